@@ -3,6 +3,7 @@
 //!
 //! Only sockets of the agent's network namespace can be read.
 
+mod drops;
 mod guard;
 mod reader;
 #[cfg(test)]
@@ -15,6 +16,8 @@ use std::ops::RangeInclusive;
 
 use crate::parameters::Unit;
 use crate::reading::Queue;
+use drops::Overflows;
+pub(crate) use drops::{LongQueue, overflowed};
 use guard::Guard;
 use reader::{Connection, Reader};
 pub use reader::{Kind, Socket};
@@ -63,15 +66,19 @@ pub struct Watched {
 pub struct Signals {
     reader: Reader,
     ports: Ports,
-    listeners: bool,
-    datagrams: bool,
+    /// Of each kind of socket that is read.
+    overflows: Vec<Overflows>,
     known: BTreeMap<u64, Known>,
     watched: Vec<Watched>,
 }
 
+/// A socket of earlier readings.
 #[derive(Debug)]
 struct Known {
     drops: u32,
+    /// Drops since the reading before, after its queue was long.
+    dropped: f64,
+    long: LongQueue,
     guard: Guard,
     seen: bool,
 }
@@ -83,11 +90,12 @@ impl Signals {
     ///
     /// When the kernel has no `sock_diag`.
     pub fn new(ports: Ports, listeners: bool, datagrams: bool) -> io::Result<Self> {
+        let kinds = [(Kind::Listener, listeners), (Kind::Datagrams, datagrams)];
+        let kinds = kinds.into_iter().filter(|(_, is_read)| *is_read);
         Ok(Self {
             reader: Reader::new()?,
             ports,
-            listeners,
-            datagrams,
+            overflows: kinds.map(|(kind, _)| Overflows::new(kind)).collect(),
             known: BTreeMap::new(),
             watched: Vec::new(),
         })
@@ -100,29 +108,19 @@ impl Signals {
     /// When the kernel's reply is late or is not understood.
     pub fn read(&mut self, now: f64, scale: Scale) -> io::Result<Queue> {
         let mut sockets = Vec::new();
-        if self.listeners {
+        for overflows in &self.overflows {
             self.reader
-                .sockets(Kind::Listener, &self.ports, &mut sockets)?;
-        }
-        if self.datagrams {
-            self.reader
-                .sockets(Kind::Datagrams, &self.ports, &mut sockets)?;
+                .sockets(overflows.kind(), &self.ports, &mut sockets)?;
         }
         self.known.values_mut().for_each(|known| known.seen = false);
         self.watched.clear();
-        let mut queue = Queue::default();
-        let (mut buffer, mut listeners_wait) = (0.0, false);
         let mut connections: BTreeMap<u16, Vec<Connection>> = BTreeMap::new();
         for socket in sockets {
-            let known = self.known.entry(socket.cookie).or_insert_with(|| Known {
-                drops: socket.drops,
-                guard: Guard::new(socket.kind, now),
-                seen: true,
-            });
-            known.seen = true;
-            let dropped = socket.drops.wrapping_sub(known.drops);
-            known.drops = socket.drops;
-            if known.guard.observe(now, socket.waiting) {
+            let known = self
+                .known
+                .entry(socket.cookie)
+                .or_insert_with(|| Known::new(&socket, now));
+            if known.observe(&socket, now) {
                 // One dump for all listeners of a port.
                 let of_port = match connections.entry(socket.port) {
                     Entry::Occupied(read) => read.into_mut(),
@@ -133,25 +131,67 @@ impl Signals {
             }
             let is_served = known.guard.is_served(now);
             self.watched.push(Watched { socket, is_served });
-            if is_served {
-                let (waiting, drop) = scale.units(socket.kind);
+        }
+        self.known.retain(|_, known| known.seen);
+        Ok(self.sum(now, scale))
+    }
+
+    /// What waits at the sockets that are served, and what their full queues dropped.
+    fn sum(&mut self, now: f64, scale: Scale) -> Queue {
+        let mut queue = Queue::default();
+        let (mut buffer, mut listeners_wait) = (0.0, false);
+        for overflows in &mut self.overflows {
+            let kind = overflows.kind();
+            let of_kind = self
+                .watched
+                .iter()
+                .filter(|watched| watched.socket.kind == kind)
+                .map(|watched| (watched, &self.known[&watched.socket.cookie]));
+            // The namespace counts those of queues that nobody serves, too.
+            let drops: f64 = of_kind.clone().map(|(_, known)| known.dropped).sum();
+            let share = overflowed(drops, overflows.since(now, drops > 0.0));
+            let (waiting, drop) = scale.units(kind);
+            for (Watched { socket, .. }, known) in of_kind.filter(|(watched, _)| watched.is_served)
+            {
                 queue.waiting += f64::from(socket.waiting) * waiting;
-                queue.dropped += f64::from(dropped) * drop;
-                match socket.kind {
+                queue.dropped += known.dropped * share * drop;
+                match kind {
                     Kind::Listener => listeners_wait |= socket.waiting > 0,
                     Kind::Datagrams => buffer += f64::from(socket.room) * waiting,
                 }
             }
         }
-        self.known.retain(|_, known| known.seen);
         queue.buffer = (!listeners_wait && buffer > 0.0).then_some(buffer);
-        Ok(queue)
+        queue
     }
 
     /// The sockets of the last reading.
     #[must_use]
     pub fn watched(&self) -> &[Watched] {
         &self.watched
+    }
+}
+
+impl Known {
+    const fn new(socket: &Socket, now: f64) -> Self {
+        Self {
+            drops: socket.drops,
+            dropped: 0.0,
+            long: LongQueue::new(now),
+            guard: Guard::new(socket.kind, now),
+            seen: true,
+        }
+    }
+
+    /// True: the guard wants the connections.
+    fn observe(&mut self, socket: &Socket, now: f64) -> bool {
+        self.seen = true;
+        let (waiting, room) = (socket.waiting.into(), socket.room.into());
+        let is_evident = self.long.observe(now, waiting, room);
+        let moved = socket.drops.wrapping_sub(self.drops);
+        self.dropped = if is_evident { moved.into() } else { 0.0 };
+        self.drops = socket.drops;
+        self.guard.observe(now, socket.waiting)
     }
 }
 

@@ -149,6 +149,35 @@ fn many_addresses_of_one_network_have_one_share() {
     assert!(figures.polite >= 99.0, "{figures:?}");
 }
 
+/// This many units and false drops a second, and overflows of other queues, before a server that keeps up.
+fn false_drops(server: Server, load: f64, drops: f64, overflows: f64) -> Scenario {
+    let most = Block::always("nat", 1, (load - 0.05) * server.capacity());
+    Scenario {
+        onset: 30.0,
+        false_drops: drops,
+        overflows,
+        ..beside_polite(server, vec![most], 30.0)
+    }
+}
+
+/// 250 a second of 5,000 datagrams, 10 a second of 100 connections.
+#[test]
+fn drops_that_are_no_overload_limit_nobody() {
+    for (name, server, load, drops) in [
+        ("udp", Server::Udp, 0.5, 250.0),
+        ("tcp", Server::Tcp, 1.0 / 6.0, 10.0),
+    ] {
+        for (beside, overflows) in [("", 0.0), (", another port full", 10_000.0)] {
+            let figures = means(
+                &format!("{name}: false drops{beside}"),
+                &false_drops(server, load, drops, overflows),
+                "polite",
+            );
+            assert!(figures.peace <= 0.0, "{name}{beside}: {figures:?}");
+        }
+    }
+}
+
 /// A stall of 200 ms is not an attack: what follows it is as before.
 #[test]
 fn a_stall_of_200_ms_is_survived() {

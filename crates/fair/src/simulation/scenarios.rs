@@ -21,6 +21,9 @@ pub fn beside_polite(server: Server, mut blocks: Vec<Block>, end: f64) -> Scenar
         follows: false,
         least: 0.002,
         readable: |_| true,
+        false_drops: 0.0,
+        overflows: 0.0,
+        tiers: true,
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::random::Random;
 use super::sources::{Block, Demand, STEP, Sent};
+use crate::signals::{LongQueue, overflowed};
 use crate::{Law, Level, Queue, Reading, Samples, Settings, Unit, period};
 
 /// Sampled units a second.
@@ -51,6 +52,12 @@ pub struct Scenario {
     pub least: f64,
     /// Whether the signals can be read, by time.
     pub readable: fn(f64) -> bool,
+    /// Drops a second that are no overload, which the socket counts as others.
+    pub false_drops: f64,
+    /// Overflows a second of queues that are no signal of the limit.
+    pub overflows: f64,
+    /// Whether networks can be limited, too. Not by rules of the kernel.
+    pub tiers: bool,
 }
 
 impl Scenario {
@@ -204,7 +211,7 @@ pub fn run(scenario: &Scenario, seed: u64) -> Log {
             unit,
             at_least: scenario.least * full_speed,
             at_most: Some(2.0 * full_speed),
-            tiers: true,
+            tiers: scenario.tiers,
         }),
         reports: Vec::new(),
     };
@@ -218,6 +225,7 @@ pub fn run(scenario: &Scenario, seed: u64) -> Log {
         units: vec![0.0; demand.count()],
         ..Counted::default()
     };
+    let mut long = LongQueue::new(0.0);
     let mut last = 0;
     for step in 0..steps {
         let now = step as f64 * STEP;
@@ -273,6 +281,11 @@ pub fn run(scenario: &Scenario, seed: u64) -> Log {
                 &networks,
                 &mut random,
             );
+            let false_drops = random.poisson(scenario.false_drops * elapsed);
+            let drops = counted.dropped + false_drops;
+            let is_evident = long.observe(now, service.queue, room);
+            let overflows = counted.dropped + scenario.overflows * elapsed;
+            let share = overflowed(drops, Some(overflows)) * f64::from(u8::from(is_evident));
             let reading = Reading {
                 now,
                 elapsed,
@@ -280,7 +293,7 @@ pub fn run(scenario: &Scenario, seed: u64) -> Log {
                 refused: counted.refused,
                 queue: (scenario.readable)(now).then_some(Queue {
                     waiting: service.queue,
-                    dropped: counted.dropped,
+                    dropped: drops * share,
                     buffer: is_udp.then_some(room),
                 }),
                 sources: &samples.read(elapsed, log.law.is_off()),

@@ -1,5 +1,7 @@
 //! Real sockets on loopback.
 
+mod drops;
+
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 
 use super::*;

@@ -122,6 +122,13 @@ pub(crate) const OFF: f64 = 2.0;
 pub(crate) const UNREADABLE: f64 = 0.5;
 pub(crate) const STALLED: f64 = 1.0;
 pub(crate) const WITHOUT_EFFECT: f64 = 10.0;
+/// The level has no effect on drops if for so many seconds 15 % less passes than at most, with a short queue, and drops
+/// are neither half as many nor less by a quarter of what passes less. Means of a second.
+pub(crate) const WITHOUT_EFFECT_ON_DROPS: f64 = 2.0;
+pub(crate) const EFFECT_WINDOW: f64 = 1.0;
+pub(crate) const FEWER_PASS: f64 = 0.15;
+pub(crate) const FEWER_DROPS: f64 = 0.5;
+pub(crate) const LEAST_EFFECT: f64 = 0.25;
 /// Seconds after a release without effect in which nobody is limited.
 pub(crate) const PAUSE: f64 = 30.0;
 /// The share of the capacity below which there is no goodput.

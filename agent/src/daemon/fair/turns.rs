@@ -129,7 +129,7 @@ pub(super) const fn why(failure: Failure) -> &'static str {
             "servers have served nothing for 1 s while units wait: no rate helps until they do"
         }
         Failure::WithoutEffect => {
-            "the least level has had no effect for 10 s: it refuses nothing for 30 s"
+            "its level has no effect on the overload: it refuses nothing for 30 s"
         }
     }
 }

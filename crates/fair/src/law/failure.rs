@@ -10,7 +10,7 @@ pub enum Failure {
     Unreadable,
     /// Units have waited for 1 s and none was served: no rate helps. Until one is.
     Stalled,
-    /// The level was at its least for 10 s without effect. For 30 s.
+    /// The level was at its least for 10 s without effect, or had none on drops for 2 s. For 30 s.
     WithoutEffect,
 }
 
@@ -41,7 +41,8 @@ impl Watch {
     }
 
     /// Whether the limit has to be released, or kept off. `at_least`: there is an overload, and the level cannot fall.
-    pub fn readable(&mut self, tick: &Tick, at_least: bool) -> bool {
+    /// `without_effect`: drops do not depend on the level.
+    pub fn readable(&mut self, tick: &Tick, at_least: bool, without_effect: bool) -> bool {
         self.unreadable = 0.0;
         self.goodput = self.goodput.max(tick.goodput);
         let stalls = tick.is_queued && tick.serves_less_than(NO_GOODPUT * self.goodput);
@@ -65,7 +66,7 @@ impl Watch {
             if self.stalled >= STALLED - 1e-9 {
                 self.failure = Some(Failure::Stalled);
                 self.goodput = 0.0;
-            } else if self.at_least >= WITHOUT_EFFECT - 1e-9 {
+            } else if without_effect || self.at_least >= WITHOUT_EFFECT - 1e-9 {
                 self.failure = Some(Failure::WithoutEffect);
                 self.until = tick.now + PAUSE;
                 self.at_least = 0.0;

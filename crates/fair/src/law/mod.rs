@@ -2,6 +2,7 @@
 //! on the exact counters, levels of networks and of all, and a hold against pulses.
 
 mod capacity;
+mod effect;
 mod failure;
 mod fill;
 mod tick;
@@ -15,6 +16,7 @@ use crate::parameters::{
 };
 use crate::reading::Reading;
 use capacity::Capacity;
+use effect::Effect;
 use failure::Watch;
 use fill::Fill;
 use tick::Tick;
@@ -76,6 +78,7 @@ pub struct Law {
     capacity: Capacity,
     fill: Fill,
     watch: Watch,
+    effect: Effect,
     waiting_before: Option<f64>,
     last: Tick,
     mean_loss: f64,
@@ -96,6 +99,7 @@ impl Law {
             capacity: Capacity::default(),
             fill: Fill::default(),
             watch: Watch::default(),
+            effect: Effect::default(),
             waiting_before: None,
             last: Tick::default(),
             mean_loss: 0.0,
@@ -134,8 +138,10 @@ impl Law {
         let drops = tick.loss > LOSS || self.mean_loss > MEAN_LOSS;
         let overload = drops || tick.wait > long;
         let at_least = self.is_on() && overload && self.is_at_its_least();
+        let limits = self.level().is_some();
+        let without_effect = self.effect.read(tick, limits, drops);
         let had_failed = self.watch.failure().is_some();
-        if self.watch.readable(tick, at_least) {
+        if self.watch.readable(tick, at_least, without_effect) {
             self.release(tick.now, tick.elapsed);
             return;
         }

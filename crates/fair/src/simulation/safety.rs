@@ -113,3 +113,53 @@ fn a_level_without_effect_is_released_after_ten_seconds_and_tried_again() {
     assert!(off - failed < 2.0, "{failed} {off}");
     assert!((29.9..30.5).contains(&(again - failed)), "{failed} {again}");
 }
+
+/// A law alone, which gets all drops as counted: 250 a second whatever passes, and no queue.
+#[test]
+fn drops_that_do_not_depend_on_the_level_release_it() {
+    use crate::{Law, Queue, Reading, Settings, Source, Unit};
+    let mut law = Law::new(Settings {
+        unit: Unit::Packets,
+        at_least: 1.0,
+        at_most: None,
+        tiers: false,
+    });
+    // One of 3,000 a second, and 20 of 100.
+    let rates = [vec![3000.0], vec![100.0; 20]].concat();
+    let source = |rate: f64| Source {
+        weight: 1.0,
+        rate,
+        since_onset: rate * 0.1,
+        samples: 100.0,
+        ..Source::default()
+    };
+    let sources: Vec<Source> = rates.iter().copied().map(source).collect();
+    let (mut now, mut limited, mut onset, mut failed) = (0.0, 0.0, None, None);
+    while now < 30.0 {
+        let elapsed = if law.is_off() { 0.05 } else { 0.1 };
+        now += elapsed;
+        let level = law.level().map_or(f64::INFINITY, |level| level.rate);
+        let passed: f64 = rates.iter().map(|rate| rate.min(level)).sum();
+        law.step(&Reading {
+            now,
+            elapsed,
+            passed: passed * elapsed,
+            refused: (5000.0 - passed) * elapsed,
+            queue: Some(Queue {
+                waiting: 0.0,
+                dropped: 250.0 * elapsed,
+                buffer: Some(256.0),
+            }),
+            sources: &sources,
+        });
+        if law.level().is_some() {
+            onset = onset.or(Some(now));
+            limited += elapsed;
+        }
+        let failure = law.report().failure == Some(Failure::WithoutEffect);
+        failed = failed.or(failure.then_some(now));
+    }
+    let lasted = failed.unwrap() - onset.unwrap();
+    assert!((2.0..9.0).contains(&lasted), "{lasted}");
+    assert!(limited < 12.0, "{limited} of 30 s");
+}

@@ -3,7 +3,7 @@
 use super::tick::Tick;
 use crate::parameters::{NO_GOODPUT, PAUSE, STALLED, UNREADABLE, WITHOUT_EFFECT};
 
-/// Why a fair limit is released although there may be an overload.
+/// Why a fair limit is off, from one tick to the next, although there may be an overload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Failure {
     /// The signals could not be read for 0.5 s. Until they can.

@@ -115,7 +115,7 @@ impl Law {
         let Some(queue) = reading.queue else {
             self.waiting_before = None;
             if self.watch.unreadable(reading.elapsed) {
-                self.release(reading.now, reading.elapsed);
+                self.fail(reading.now);
             }
             return self.level();
         };
@@ -140,15 +140,8 @@ impl Law {
         let at_least = self.is_on() && overload && self.is_at_its_least();
         let limits = self.level().is_some();
         let without_effect = self.effect.read(tick, limits, drops);
-        let had_failed = self.watch.failure().is_some();
         if self.watch.readable(tick, at_least, without_effect) {
-            self.release(tick.now, tick.elapsed);
-            return;
-        }
-        if had_failed && self.is_on() {
-            // What the level was released to says nothing: the next tick is an onset.
-            self.state = State::Armed;
-            self.fill = Fill::default();
+            self.fail(tick.now);
             return;
         }
         let first = !self.is_on();
@@ -210,23 +203,31 @@ impl Law {
     }
 
     fn release(&mut self, now: f64, elapsed: f64) {
-        if self.is_on() {
-            self.released = now;
-            self.state = State::Releasing;
-            self.fill.multiply(RELEASE.powf(elapsed / TICK));
-            self.end_if_high();
-        } else {
-            self.state = State::Off;
-        }
+        self.released = now;
+        self.state = State::Releasing;
+        self.fill.multiply(RELEASE.powf(elapsed / TICK));
+        self.end_if_high();
     }
 
     fn end_if_high(&mut self) {
         if self.fill.level >= self.most() {
-            self.state = State::Off;
-            self.cause = None;
-            self.quiet = 0.0;
-            self.fill = Fill::default();
+            self.end();
         }
+    }
+
+    /// Off at once: what comes after a failure is a new onset.
+    fn fail(&mut self, now: f64) {
+        if self.is_on() {
+            self.released = now;
+        }
+        self.end();
+    }
+
+    fn end(&mut self) {
+        self.state = State::Off;
+        self.cause = None;
+        self.quiet = 0.0;
+        self.fill = Fill::default();
     }
 
     /// The level at which the limit is off.

@@ -22,6 +22,8 @@ pub struct Reading<'a> {
 pub struct Queue {
     /// What waits now.
     pub waiting: f64,
+    /// How much more that is than at the reading before, of sockets that were served at both.
+    pub growth: f64,
     /// What was dropped since the reading before.
     pub dropped: f64,
     /// What the buffers of UDP sockets have room for. None while connections wait, too: they have more room than time.

@@ -79,7 +79,8 @@ pub struct Law {
     fill: Fill,
     watch: Watch,
     effect: Effect,
-    waiting_before: Option<f64>,
+    /// Whether the last reading had a queue, so that growth is since then.
+    was_read: bool,
     last: Tick,
     mean_loss: f64,
     burst_share: f64,
@@ -100,7 +101,7 @@ impl Law {
             fill: Fill::default(),
             watch: Watch::default(),
             effect: Effect::default(),
-            waiting_before: None,
+            was_read: false,
             last: Tick::default(),
             mean_loss: 0.0,
             burst_share: 1.0,
@@ -112,21 +113,18 @@ impl Law {
 
     /// The level after this reading. None: off, nothing is refused.
     pub fn step(&mut self, reading: &Reading) -> Option<Level> {
-        let Some(queue) = reading.queue else {
-            self.waiting_before = None;
+        let Some(mut queue) = reading.queue else {
+            self.was_read = false;
             if self.watch.unreadable(reading.elapsed) {
                 self.fail(reading.now);
             }
             return self.level();
         };
-        let tick = Tick::new(
-            reading,
-            queue,
-            self.waiting_before,
-            self.capacity.value,
-            self.settings.unit,
-        );
-        self.waiting_before = Some(queue.waiting);
+        if !self.was_read {
+            queue.growth = 0.0;
+        }
+        self.was_read = true;
+        let tick = Tick::new(reading, queue, self.capacity.value, self.settings.unit);
         self.advance(&tick, reading);
         self.last = tick;
         self.level()

@@ -24,17 +24,10 @@ pub struct Tick {
 }
 
 impl Tick {
-    pub fn new(
-        reading: &Reading,
-        queue: Queue,
-        before: Option<f64>,
-        capacity: f64,
-        unit: Unit,
-    ) -> Self {
+    pub fn new(reading: &Reading, queue: Queue, capacity: f64, unit: Unit) -> Self {
         let granule = unit.granule();
         let rate = |units: f64| units / reading.elapsed;
-        let growth = queue.waiting - before.unwrap_or(queue.waiting);
-        let served = rate(reading.passed - queue.dropped - growth);
+        let served = rate(reading.passed - queue.dropped - queue.growth);
         let goodput = served.max(granule);
         let is_queued = queue.waiting >= FEWEST_WAITING * granule;
         let speed = goodput.max(0.5 * capacity);

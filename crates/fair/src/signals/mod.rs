@@ -78,6 +78,8 @@ struct Known {
     drops: u32,
     /// Drops since the reading before, after its queue was long.
     dropped: f64,
+    /// What waited at the reading before, if it was served then.
+    waited: Option<u32>,
     long: LongQueue,
     guard: Guard,
     seen: bool,
@@ -145,15 +147,27 @@ impl Signals {
             let of_kind = self
                 .watched
                 .iter()
-                .filter(|watched| watched.socket.kind == kind)
-                .map(|watched| (watched, &self.known[&watched.socket.cookie]));
+                .filter(|watched| watched.socket.kind == kind);
             // The namespace counts those of queues that nobody serves, too.
-            let drops: f64 = of_kind.clone().map(|(_, known)| known.dropped).sum();
+            let drops = of_kind
+                .clone()
+                .filter_map(|watched| self.known.get(&watched.socket.cookie))
+                .map(|known| known.dropped)
+                .sum();
             let share = overflowed(drops, overflows.since(now, drops > 0.0));
             let (waiting, drop) = scale.units(kind);
-            for (Watched { socket, .. }, known) in of_kind.filter(|(watched, _)| watched.is_served)
-            {
-                queue.waiting += f64::from(socket.waiting) * waiting;
+            for Watched { socket, is_served } in of_kind {
+                let Some(known) = self.known.get_mut(&socket.cookie) else {
+                    continue;
+                };
+                let waited = known.waited.take();
+                if !is_served {
+                    continue;
+                }
+                known.waited = Some(socket.waiting);
+                let waits = f64::from(socket.waiting);
+                queue.waiting += waits * waiting;
+                queue.growth += waited.map_or(0.0, |waited| waits - f64::from(waited)) * waiting;
                 queue.dropped += known.dropped * share * drop;
                 match kind {
                     Kind::Listener => listeners_wait |= socket.waiting > 0,
@@ -177,6 +191,7 @@ impl Known {
         Self {
             drops: socket.drops,
             dropped: 0.0,
+            waited: None,
             long: LongQueue::new(now),
             guard: Guard::new(socket.kind, now),
             seen: true,

@@ -116,6 +116,7 @@ fn a_level_without_effect_is_released_after_ten_seconds_and_tried_again() {
             refused: 900.0 * elapsed,
             queue: Some(Queue {
                 waiting: 256.0,
+                growth: 0.0,
                 dropped: 50.0 * elapsed,
                 buffer: Some(256.0),
             }),
@@ -172,6 +173,7 @@ fn drops_that_do_not_depend_on_the_level_release_it() {
             refused: (5000.0 - passed) * elapsed,
             queue: Some(Queue {
                 waiting: 0.0,
+                growth: 0.0,
                 dropped: 250.0 * elapsed,
                 buffer: Some(256.0),
             }),

@@ -225,7 +225,7 @@ pub fn run(scenario: &Scenario, seed: u64) -> Log {
         units: vec![0.0; demand.count()],
         ..Counted::default()
     };
-    let mut long = LongQueue::new(0.0);
+    let (mut long, mut waited) = (LongQueue::new(0.0), 0.0);
     let mut last = 0;
     for step in 0..steps {
         let now = step as f64 * STEP;
@@ -293,11 +293,13 @@ pub fn run(scenario: &Scenario, seed: u64) -> Log {
                 refused: counted.refused,
                 queue: (scenario.readable)(now).then_some(Queue {
                     waiting: service.queue,
+                    growth: service.queue - waited,
                     dropped: drops * share,
                     buffer: is_udp.then_some(room),
                 }),
                 sources: &samples.read(elapsed, log.law.is_off()),
             };
+            waited = service.queue;
             log.law.step(&reading);
             log.reports.push((now, log.law.report()));
             (counted.passed, counted.refused, counted.dropped) = (0.0, 0.0, 0.0);

@@ -176,3 +176,58 @@ fn a_listener_without_connections_leaves_a_udp_socket_its_buffer() {
     assert!(queue.waiting > 0.0 && queue.buffer.is_none(), "{queue:?}");
     drop(client);
 }
+
+#[test]
+fn growth_is_that_of_sockets_that_were_served_at_both_readings() {
+    let listeners = [(); 2].map(|()| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap());
+    let addresses = listeners
+        .each_ref()
+        .map(|listener| listener.local_addr().unwrap());
+    let ports = addresses.map(|address| address.port()..=address.port());
+    let mut signals = Signals::new(Ports(ports.to_vec()), true, false).unwrap();
+    let mut clients: Vec<TcpStream> = Vec::new();
+    let mut connect = |nth: usize, number| {
+        clients.extend((0..number).map(|_| TcpStream::connect(addresses[nth]).unwrap()));
+    };
+    let mut now = 0.0;
+    let mut read = || {
+        now += 0.05;
+        signals.read(now, CONNECTIONS).unwrap()
+    };
+    let is = |value: f64, expected: f64| (value - expected).abs() < 1e-9;
+    // Both are new, with a queue.
+    connect(0, 7);
+    connect(1, 3);
+    let queue = read();
+    assert!(
+        is(queue.waiting, 10.0) && is(queue.growth, 0.0),
+        "{queue:?}"
+    );
+    connect(1, 2);
+    let queue = read();
+    assert!(
+        is(queue.waiting, 12.0) && is(queue.growth, 2.0),
+        "{queue:?}"
+    );
+    // The first is not served any more, the second is; and the first is again.
+    let mut unserved = 0;
+    for _ in 0..30 {
+        drop(listeners[1].accept().unwrap());
+        connect(1, 1);
+        drop(listeners[1].accept().unwrap());
+        let queue = read();
+        connect(1, 1);
+        read();
+        assert!(queue.growth > -1.5 && queue.growth < 1.5, "{queue:?}");
+        unserved += u32::from(queue.waiting < 6.0);
+    }
+    assert!(unserved > 5);
+    drop(listeners[0].accept().unwrap());
+    let queue = read();
+    assert!(
+        is(queue.waiting, 11.0) && is(queue.growth, 0.0),
+        "{queue:?}"
+    );
+    connect(0, 1);
+    assert!(is(read().growth, 1.0));
+}

@@ -1,17 +1,18 @@
 //! Queues that nobody serves: anybody can fill them, and they say nothing of an overload.
 //!
 //! A full queue alone proves nothing: of a busy server's, 48 of 56 readings were equal. A queue is served if it became
-//! shorter, if a program accepted a connection, or if one more came into a full queue.
+//! shorter, if a program accepted a connection, or if one more came into a full queue. What happened to connections says
+//! nothing of one of several listeners with the same address and port: only its own queue does.
 
-use std::collections::BTreeSet;
-
-use super::reader::{Connection, Kind};
+use super::looks::Change;
+use super::reader::Kind;
 
 /// Seconds without a sign of service after which a queue is ignored. A program frees the memory of datagrams in quarters of
-/// the buffer, which readings may miss.
+/// the buffer, which readings may miss. Likewise of a full queue whose connections cannot be compared.
 const PATIENCE: f64 = 1.0;
 const PATIENCE_DATAGRAMS: f64 = 2.0;
-/// Seconds without a sign after which connections are compared, and between comparisons.
+const PATIENCE_UNKNOWN: f64 = 3.0;
+/// Seconds without a sign after which connections are compared.
 const LOOK: f64 = 0.4;
 
 /// What is known of one queue.
@@ -19,12 +20,22 @@ const LOOK: f64 = 0.4;
 pub(super) struct Guard {
     kind: Kind,
     waiting: u32,
-    /// The times of the last sign of service, and of the last comparison.
+    /// The time of the last sign of service.
     served: f64,
-    looked: f64,
-    /// The connections at the last comparison.
-    accepted: BTreeSet<u64>,
-    queued: BTreeSet<u64>,
+    /// Whether it may be served although no connection has shown it.
+    is_unknown: bool,
+}
+
+/// What has happened to the connections of a listener.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Signs {
+    /// Since when. `None`: it is not known.
+    pub since: Option<f64>,
+    pub change: Change,
+    /// Whether they may be those of another listener.
+    pub are_shared: bool,
+    /// Whether all were seen.
+    pub are_all: bool,
 }
 
 impl Guard {
@@ -33,42 +44,41 @@ impl Guard {
             kind,
             waiting: 0,
             served: now,
-            looked: f64::NEG_INFINITY,
-            accepted: BTreeSet::new(),
-            queued: BTreeSet::new(),
+            is_unknown: false,
         }
     }
 
-    /// Takes the length of the queue into account. True: [`Self::look`] wants the connections.
+    /// Takes the length of the queue into account. True: [`Self::look`] wants signs.
     pub fn observe(&mut self, now: f64, waiting: u32) -> bool {
         if waiting == 0 || waiting < self.waiting {
             self.serve(now);
         }
         self.waiting = waiting;
-        let is_due = now - self.served >= LOOK && now - self.looked >= LOOK;
-        is_due && self.kind == Kind::Listener
+        now - self.served >= LOOK - 1e-9 && self.kind == Kind::Listener
     }
 
-    /// Compares the connections with those of the last time.
-    pub fn look(&mut self, now: f64, is_full: bool, connections: &[Connection]) {
-        let cookies = |is_accepted| {
-            let of = connections
-                .iter()
-                .filter(move |one| one.is_accepted == is_accepted);
-            of.map(|one| one.cookie).collect::<BTreeSet<u64>>()
+    /// `None`: nobody looked.
+    pub fn look(&mut self, now: f64, is_full: bool, signs: Option<Signs>) {
+        let Some(signs) = signs else {
+            self.is_unknown |= now - self.served >= LOOK - 1e-9;
+            return;
         };
-        let (accepted, queued) = (cookies(true), cookies(false));
-        let is_first = self.looked == f64::NEG_INFINITY;
-        let one_more = is_full && !queued.is_subset(&self.queued);
-        if !is_first && (one_more || !accepted.is_subset(&self.accepted)) {
+        let Change {
+            accepted,
+            more_wait,
+        } = signs.change;
+        // A sign from before the last one says nothing of what came after it.
+        let is_new = signs.since.is_some_and(|since| since >= self.served);
+        if is_new && !signs.are_shared && (accepted || (is_full && more_wait)) {
             self.serve(now);
+        } else {
+            self.is_unknown = !signs.are_all || (signs.are_shared && accepted);
         }
-        self.looked = now;
-        (self.accepted, self.queued) = (accepted, queued);
     }
 
     pub fn is_served(&self, now: f64) -> bool {
         let patience = match self.kind {
+            Kind::Listener if self.is_unknown => PATIENCE_UNKNOWN,
             Kind::Listener => PATIENCE,
             Kind::Datagrams => PATIENCE_DATAGRAMS,
         };
@@ -77,8 +87,7 @@ impl Guard {
 
     fn serve(&mut self, now: f64) {
         self.served = now;
-        // What was compared before says nothing of what comes.
-        self.looked = f64::NEG_INFINITY;
+        self.is_unknown = false;
     }
 }
 
@@ -86,86 +95,135 @@ impl Guard {
 mod tests {
     use super::*;
 
-    fn connections(
-        accepted: impl IntoIterator<Item = u64>,
-        queued: impl IntoIterator<Item = u64>,
-    ) -> Vec<Connection> {
-        let of = |is_accepted| {
-            move |cookie| Connection {
-                cookie,
-                is_accepted,
-            }
-        };
-        let accepted = accepted.into_iter().map(of(true));
-        accepted.chain(queued.into_iter().map(of(false))).collect()
+    /// A sign of service, or none.
+    #[derive(Clone, Copy, PartialEq)]
+    enum Sign {
+        None,
+        Accepted,
+        OneMore,
     }
 
-    /// Whether a queue counts as served, by tick of 50 ms, while `queue` gives its length and its connections.
-    fn served(ticks: u32, queue: impl Fn(u32) -> (u32, Vec<Connection>)) -> Vec<bool> {
+    /// Whether a queue counts as served, by tick of 50 ms, while `queue` gives its length and what a look every 0.4 s finds.
+    fn served(ticks: u32, signs: Signs, queue: impl Fn(u32) -> (u32, Sign)) -> Vec<bool> {
         let mut guard = Guard::new(Kind::Listener, 0.0);
+        let mut looked = None;
         let tick = |tick| {
             let now = f64::from(tick) * 0.05;
-            let (waiting, connections) = queue(tick);
-            if guard.observe(now, waiting) {
-                guard.look(now, waiting >= 129, &connections);
+            let (waiting, sign) = queue(tick);
+            let is_due = looked.is_none_or(|looked| now - looked >= 0.4);
+            if guard.observe(now, waiting) && is_due {
+                let change = Change {
+                    accepted: sign == Sign::Accepted,
+                    more_wait: sign == Sign::OneMore,
+                };
+                let signs = Signs {
+                    since: looked,
+                    change,
+                    ..signs
+                };
+                guard.look(now, waiting > 128, Some(signs));
+                looked = Some(now);
             }
             guard.is_served(now)
         };
         (0..ticks).map(tick).collect()
     }
 
+    const OWN: Signs = Signs {
+        since: None,
+        change: Change {
+            accepted: false,
+            more_wait: false,
+        },
+        are_shared: false,
+        are_all: true,
+    };
+    const SHARED: Signs = Signs {
+        are_shared: true,
+        ..OWN
+    };
+    const PART: Signs = Signs {
+        are_all: false,
+        ..OWN
+    };
+
     #[test]
     fn a_full_queue_that_nobody_serves_is_ignored_after_a_second() {
-        let served = served(60, |_| (129, connections([], 0..129)));
+        let served = served(60, OWN, |_| (129, Sign::None));
         assert!(served[..20].iter().all(|served| *served));
         assert!(served[20..].iter().all(|served| !served));
     }
 
     #[test]
     fn a_queue_that_only_grows_is_ignored() {
-        let served = served(60, |tick| {
-            (2 * tick, connections([], 0..u64::from(2 * tick)))
-        });
-        assert!(!served[59]);
-    }
-
-    #[test]
-    fn connections_that_are_reset_in_a_full_queue_hide_nothing() {
-        // They stay in the queue until they are accepted, and are no connections any more.
-        let served = served(60, |tick| (129, connections([], u64::from(tick)..129)));
-        assert!(!served[59]);
+        assert!(!served(60, OWN, |tick| (2 * tick, Sign::OneMore))[59]);
     }
 
     #[test]
     fn a_full_queue_with_new_connections_is_served() {
-        let served = served(200, |tick| {
-            let first = u64::from(tick);
-            (129, connections([], first..first + 129))
-        });
+        let served = served(200, OWN, |_| (129, Sign::OneMore));
         assert!(served.iter().all(|served| *served));
     }
 
     #[test]
     fn a_queue_whose_connections_are_accepted_is_served() {
-        let served = served(200, |tick| {
-            (
-                60 + tick / 10,
-                connections(u64::from(tick)..u64::from(tick) + 8, 0..60),
-            )
-        });
+        let served = served(200, OWN, |tick| (60 + tick / 10, Sign::Accepted));
         assert!(served.iter().all(|served| *served));
     }
 
     #[test]
     fn a_queue_that_becomes_shorter_is_served_again() {
-        let served = served(100, |tick| {
-            if tick < 50 {
-                (129, connections([], 0..129))
-            } else {
-                (128, Vec::new())
-            }
-        });
+        let queue = |tick| if tick < 50 { 129 } else { 128 };
+        let served = served(100, OWN, |tick| (queue(tick), Sign::None));
         assert!(!served[49] && served[50] && !served[99]);
+    }
+
+    /// The worker that accepts is the other one.
+    #[test]
+    fn connections_of_several_listeners_prove_nothing_for_one() {
+        let served = served(100, SHARED, |_| (129, Sign::Accepted));
+        assert!(served[..60].iter().all(|served| *served));
+        assert!(served[60..].iter().all(|served| !served));
+    }
+
+    #[test]
+    fn a_listener_beside_others_is_served_if_its_queue_becomes_shorter() {
+        // Two readings in three seconds.
+        let queue = |tick: u32| 129 - u32::from(tick.is_multiple_of(30));
+        let served = served(200, SHARED, |tick| (queue(tick), Sign::Accepted));
+        assert!(served.iter().all(|served| *served));
+    }
+
+    #[test]
+    fn several_listeners_that_nobody_serves_are_ignored_after_a_second() {
+        let served = served(60, SHARED, |_| (129, Sign::None));
+        assert!(served[19] && served[20..].iter().all(|served| !served));
+    }
+
+    #[test]
+    fn a_queue_whose_connections_are_too_many_is_ignored_after_three_seconds() {
+        let served = served(100, PART, |_| (129, Sign::None));
+        assert!(served[..60].iter().all(|served| *served));
+        assert!(served[60..].iter().all(|served| !served));
+    }
+
+    #[test]
+    fn an_accepted_connection_of_too_many_is_a_sign_of_service() {
+        let served = served(200, PART, |_| (129, Sign::Accepted));
+        assert!(served.iter().all(|served| *served));
+    }
+
+    #[test]
+    fn a_queue_at_which_nobody_looks_is_ignored_after_three_seconds() {
+        let mut guard = Guard::new(Kind::Listener, 0.0);
+        let mut served = |tick: u32| {
+            let now = f64::from(tick) * 0.05;
+            if guard.observe(now, 129) {
+                guard.look(now, true, None);
+            }
+            guard.is_served(now)
+        };
+        assert!((0..60).all(&mut served) && !(60..100).any(served));
     }
 
     #[test]

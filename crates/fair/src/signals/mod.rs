@@ -5,12 +5,13 @@
 
 mod drops;
 mod guard;
+mod looks;
+mod owner;
 mod reader;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::ops::RangeInclusive;
 
@@ -18,8 +19,10 @@ use crate::parameters::Unit;
 use crate::reading::Queue;
 use drops::Overflows;
 pub(crate) use drops::{LongQueue, overflowed};
-use guard::Guard;
-use reader::{Connection, Reader};
+use guard::{Guard, Signs};
+use looks::{Findings, Looks};
+use owner::{Local, owners};
+use reader::{Found, Reader};
 pub use reader::{Kind, Socket};
 
 /// What the kernel charges a UDP socket for a small datagram: a buffer of 212,992 bytes holds 256. Drivers that receive
@@ -68,6 +71,7 @@ pub struct Signals {
     ports: Ports,
     /// Of each kind of socket that is read.
     overflows: Vec<Overflows>,
+    looks: Looks,
     known: BTreeMap<u64, Known>,
     watched: Vec<Watched>,
 }
@@ -98,6 +102,7 @@ impl Signals {
             reader: Reader::new()?,
             ports,
             overflows: kinds.map(|(kind, _)| Overflows::new(kind)).collect(),
+            looks: Looks::new(),
             known: BTreeMap::new(),
             watched: Vec::new(),
         })
@@ -109,33 +114,63 @@ impl Signals {
     ///
     /// When the kernel's reply is late or is not understood.
     pub fn read(&mut self, now: f64, scale: Scale) -> io::Result<Queue> {
-        let mut sockets = Vec::new();
+        let mut found = Vec::new();
         for overflows in &self.overflows {
             self.reader
-                .sockets(overflows.kind(), &self.ports, &mut sockets)?;
+                .sockets(overflows.kind(), &self.ports, &mut found)?;
         }
         self.known.values_mut().for_each(|known| known.seen = false);
-        self.watched.clear();
-        let mut connections: BTreeMap<u16, Vec<Connection>> = BTreeMap::new();
-        for socket in sockets {
-            let known = self
-                .known
-                .entry(socket.cookie)
-                .or_insert_with(|| Known::new(&socket, now));
-            if known.observe(&socket, now) {
-                // One dump for all listeners of a port.
-                let of_port = match connections.entry(socket.port) {
-                    Entry::Occupied(read) => read.into_mut(),
-                    Entry::Vacant(unread) => unread.insert(self.reader.connections(socket.port)?),
-                };
-                let is_full = socket.waiting >= socket.room;
-                known.guard.look(now, is_full, of_port);
+        let mut without_sign = BTreeSet::new();
+        for Found { socket, .. } in &found {
+            let known = self.known.entry(socket.cookie);
+            let known = known.or_insert_with(|| Known::new(socket, now));
+            if known.observe(socket, now) {
+                without_sign.insert(socket.port);
             }
-            let is_served = known.guard.is_served(now);
-            self.watched.push(Watched { socket, is_served });
         }
         self.known.retain(|_, known| known.seen);
+        let ports = without_sign.into_iter();
+        for (port, findings) in self.looks.take(now, ports, &mut self.reader) {
+            self.look(now, port, &found, findings.as_ref());
+        }
+        self.watched.clear();
+        for Found { socket, .. } in found {
+            let known = self.known.get(&socket.cookie);
+            let is_served = known.is_some_and(|known| known.guard.is_served(now));
+            self.watched.push(Watched { socket, is_served });
+        }
         Ok(self.sum(now, scale))
+    }
+
+    /// Gives each listener of a port the signs of its own connections.
+    fn look(&mut self, now: f64, port: u16, found: &[Found], findings: Option<&Findings>) {
+        let of_port = |one: &&Found| one.socket.kind == Kind::Listener && one.socket.port == port;
+        let listeners: Vec<&Found> = found.iter().filter(of_port).collect();
+        let locals: Vec<Local> = listeners.iter().map(|one| one.local).collect();
+        let signs = findings.map(|findings| {
+            let none = Signs {
+                since: findings.since,
+                are_all: findings.are_all,
+                ..Signs::default()
+            };
+            let mut signs = vec![none; listeners.len()];
+            for (local, change) in &findings.changes {
+                let owners = owners(&locals, local);
+                for place in &owners {
+                    signs[*place].change.accepted |= change.accepted;
+                    signs[*place].change.more_wait |= change.more_wait;
+                    signs[*place].are_shared |= owners.len() > 1;
+                }
+            }
+            signs
+        });
+        for (place, Found { socket, .. }) in listeners.iter().enumerate() {
+            if let Some(known) = self.known.get_mut(&socket.cookie) {
+                let is_full = socket.waiting > socket.room;
+                let signs = signs.as_ref().map(|signs| signs[place]);
+                known.guard.look(now, is_full, signs);
+            }
+        }
     }
 
     /// What waits at the sockets that are served, and what their full queues dropped.

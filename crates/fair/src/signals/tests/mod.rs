@@ -1,9 +1,13 @@
 //! Real sockets on loopback.
 
 mod drops;
+mod service;
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 
+use std::time::{Duration, Instant};
+
+use super::reader::Bound;
 use super::*;
 
 const PACKETS: Scale = Scale {
@@ -76,9 +80,15 @@ fn a_listener_has_a_queue_of_connections() {
     let accepted = [listener.accept().unwrap(), listener.accept().unwrap()];
     let queue = signals.read(0.05, CONNECTIONS).unwrap();
     assert!((queue.waiting - 5.0).abs() < 1e-9, "{queue:?}");
-    let connections = signals.reader.connections(address.port()).unwrap();
+    let bound = Bound {
+        connections: 100,
+        until: Instant::now() + Duration::from_secs(60),
+    };
+    let connections = signals.reader.connections(address.port(), bound).unwrap();
+    assert!(connections.are_all);
     let count = |is_accepted| {
         connections
+            .found
             .iter()
             .filter(|one| one.is_accepted == is_accepted)
             .count()

@@ -224,6 +224,7 @@ mod tests {
             };
             let mut law = fair::Law::new(settings);
             let full = fair::Queue {
+                growth: 0.0,
                 waiting: 100.0,
                 dropped: 50.0,
                 buffer: None,

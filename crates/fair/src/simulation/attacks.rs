@@ -1,9 +1,11 @@
-//! What attackers try, and what is left to them. Ports that nobody serves are in `signals::guard`.
+//! What attackers try, and what is left to them: rows of docs/explanation/fair-limits.md. Those about queues that nobody
+//! serves, and about connections, are in `signals::guard` and `signals::tests`; costly requests in `overloads`.
 
-use super::scenarios::{beside_polite, heavy, made_up, pulses};
-use super::sources::{Block, STEP};
+use super::scenarios::{START, beside_polite, heavy, made_up, pulses};
+use super::sources::{Block, Kind, STEP};
 use super::world::{Scenario, Server, run};
 use super::{SEEDS, judge, means, means_of};
+use crate::Failure;
 
 const SERVERS: [(&str, Server); 2] = [("udp", Server::Udp), ("tcp", Server::Tcp)];
 
@@ -23,13 +25,19 @@ fn pulses_leave_polite_sources_their_packets() {
             &pulses(server, of_two_seconds, 23.0),
             "polite",
         );
-        assert!(figures.polite >= 99.0, "{figures:?}");
+        assert!(
+            figures.polite >= 99.0 && figures.used >= 80.0,
+            "{figures:?}"
+        );
         let figures = means(
             &format!("{name}: pulses of 6 s"),
             &pulses(server, of_six_seconds, 43.0),
             "polite",
         );
-        assert!(figures.polite >= 98.0, "{figures:?}");
+        assert!(
+            figures.polite >= 98.0 && figures.used >= 80.0,
+            "{figures:?}"
+        );
     }
 }
 
@@ -119,6 +127,36 @@ fn made_up_sources_of_all_networks_are_not_told_from_newcomers() {
     );
     assert!((5.0..20.0).contains(&figures.polite), "{figures:?}");
     assert!(figures.used >= 95.0 && figures.off <= 5.0, "{figures:?}");
+}
+
+/// As rules of the kernel, which have no levels of networks.
+#[test]
+fn a_level_that_made_up_sources_are_below_is_released() {
+    let block = Block {
+        kind: Kind::MadeUp,
+        ..Block::between("made up", 100_000, 1.0, START, 25.0)
+    };
+    let scenario = Scenario {
+        tiers: false,
+        ..beside_polite(Server::Udp, vec![block], 25.0)
+    };
+    let log = run(&scenario, 1);
+    let mut reports = log.reports.iter();
+    let (failed, _) = reports
+        .find(|(_, report)| report.failure == Some(Failure::WithoutEffect))
+        .unwrap();
+    println!(
+        "udp: made up everywhere, released after {:.1} s",
+        failed - START
+    );
+    let at = |seconds: f64| (seconds / STEP) as usize;
+    let after = &log.entries[at(failed + 2.0 * STEP)..at(25.0)];
+    assert!(after.iter().all(|entry| entry.level.is_infinite()));
+    assert!((10.0..15.0).contains(&(failed - START)), "{failed}");
+    // The capacity's share of what is sent.
+    let sum = |of: fn(&super::world::Entry) -> f64| after.iter().map(of).sum::<f64>();
+    let polite = sum(|entry| entry.good[0]) / sum(|entry| entry.offered[0]);
+    assert!((0.05..0.2).contains(&polite), "{polite}");
 }
 
 #[test]

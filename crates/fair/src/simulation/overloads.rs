@@ -141,5 +141,7 @@ fn costly_requests_leave_no_limit_behind() {
             "polite",
         );
         ends(&figures);
+        // What is left to an attacker.
+        assert!((15.0..95.0).contains(&figures.polite), "{figures:?}");
     }
 }

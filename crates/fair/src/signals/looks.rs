@@ -24,8 +24,9 @@ const STALE: f64 = 3.0;
 pub(super) struct Looks {
     pub most_connections: usize,
     pub longest: Duration,
+    pub rest: f64,
     /// The time before which there is none.
-    pub free_at: f64,
+    free_at: f64,
     ports: BTreeMap<u16, Look>,
 }
 
@@ -67,6 +68,7 @@ impl Looks {
         Self {
             most_connections: MOST_CONNECTIONS,
             longest: LONGEST,
+            rest: REST,
             free_at: f64::NEG_INFINITY,
             ports: BTreeMap::new(),
         }
@@ -111,7 +113,7 @@ impl Looks {
             ));
         }
         if found.iter().any(|(_, findings)| findings.is_some()) {
-            self.free_at = now + REST * began.elapsed().as_secs_f64();
+            self.free_at = now + self.rest * began.elapsed().as_secs_f64();
         }
         found
     }

@@ -11,7 +11,6 @@ use super::*;
 fn served(listeners: &[&TcpListener], ticks: u32, mut tick: impl FnMut(u32)) -> Vec<Vec<bool>> {
     let port = listeners[0].local_addr().unwrap().port();
     let mut signals = signals(port, true);
-    signals.looks.longest = Duration::from_secs(60);
     let cookies: Vec<u64> = listeners
         .iter()
         .map(|listener| sockopt::socket_cookie(listener).unwrap())
@@ -20,8 +19,6 @@ fn served(listeners: &[&TcpListener], ticks: u32, mut tick: impl FnMut(u32)) -> 
     for number in 0..ticks {
         tick(number);
         signals.read(f64::from(number) * 0.05, CONNECTIONS).unwrap();
-        // However long the last look took.
-        signals.looks.free_at = f64::NEG_INFINITY;
         let is_served = |cookie: &u64| {
             let mut watched = signals.watched().iter();
             let watched = watched.find(|watched| watched.socket.cookie == *cookie);

@@ -69,10 +69,11 @@ impl Guard {
         } = signs.change;
         // A sign from before the last one says nothing of what came after it.
         let is_new = signs.since.is_some_and(|since| since >= self.served);
-        if is_new && !signs.are_shared && (accepted || (is_full && more_wait)) {
+        let is_sign = accepted || (is_full && more_wait);
+        if is_new && is_sign && !signs.are_shared {
             self.serve(now);
         } else {
-            self.is_unknown = !signs.are_all || (signs.are_shared && accepted);
+            self.is_unknown = !signs.are_all || (is_sign && signs.are_shared);
         }
     }
 
@@ -181,9 +182,11 @@ mod tests {
     /// The worker that accepts is the other one.
     #[test]
     fn connections_of_several_listeners_prove_nothing_for_one() {
-        let served = served(100, SHARED, |_| (129, Sign::Accepted));
-        assert!(served[..60].iter().all(|served| *served));
-        assert!(served[60..].iter().all(|served| !served));
+        for sign in [Sign::Accepted, Sign::OneMore] {
+            let served = served(100, SHARED, |_| (129, sign));
+            assert!(served[..60].iter().all(|served| *served));
+            assert!(served[60..].iter().all(|served| !served));
+        }
     }
 
     #[test]

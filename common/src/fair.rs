@@ -7,7 +7,6 @@
 use crate::limiter::{
     Charge, Decision, Parameters, Parametric as _, SharedState, TokenBucket, charge_word,
 };
-use crate::rule::Rule;
 use crate::time::{HORIZON, Ticks, is_alive};
 
 /// How long a level refuses packets after the agent's last write, in nanoseconds. After that, packets pass as if it were off.
@@ -161,17 +160,6 @@ pub enum Word {
 }
 
 impl Words {
-    /// The words of a row that nobody changes.
-    #[inline(always)]
-    #[must_use]
-    pub fn of(rule: &Rule) -> Self {
-        Self::read(|word| match word {
-            Word::Until => rule.tolerance,
-            Word::Level => rule.interval,
-            Word::OneIn => rule.most,
-        })
-    }
-
     /// Reads the words of a row, each once. The deadline comes first: one that was renewed is never read with the level before
     /// it.
     #[inline(always)]

@@ -3,7 +3,7 @@
 //! A limit with tiers is several rules, a soft or elastic one is two. All rules for one packet are adjacent (a
 //! [`RuleSpan`]), those of one key next to each other.
 
-use crate::fair::Level;
+use crate::fair::{Level, Word, Words};
 use crate::key::Key;
 use crate::limiter::{Algorithm, AnyLimiter, Listed, Moves, Parameters, Parametric, TokenBucket};
 use crate::share::Share;
@@ -233,6 +233,17 @@ impl Rule {
             is_fast: 0,
             ..self
         }
+    }
+
+    /// The words of a fair rule that nobody changes meanwhile.
+    #[inline(always)]
+    #[must_use]
+    pub fn fair_words(&self) -> Words {
+        Words::read(|word| match word {
+            Word::Until => self.tolerance,
+            Word::Level => self.interval,
+            Word::OneIn => self.most,
+        })
     }
 
     /// A fair rule at a level, as a bucket whose allowance can be read: of more than four billion units if the level is off.

@@ -93,7 +93,7 @@ pub trait Host: Sized {
     /// The words of a fair rule, each read once, the deadline first.
     #[inline(always)]
     fn fair_words(&self, rule: &Rule) -> Words {
-        Words::of(rule)
+        rule.fair_words()
     }
     /// Returns `number`, whatever `any` is. In the kernel, the verifier loses its knowledge of the value here.
     fn forget_number(&self, number: u64, any: u64) -> u64 {

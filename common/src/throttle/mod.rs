@@ -8,6 +8,7 @@ mod cells;
 mod charge;
 mod counting;
 mod fair;
+mod fair_rule;
 mod fast;
 mod host;
 mod hot;
@@ -23,7 +24,7 @@ mod steps;
 mod verdict;
 
 pub use self::cells::{CELLS, FullTable, is_background, least};
-pub use self::fair::{FairStep, charge_fair, charge_new_fair, take_back_fair};
+pub use self::fair_rule::{FairStep, charge_fair, charge_new_fair, take_back_fair};
 pub use self::host::{Cell, Host, Sample};
 pub use self::hot::{add_hot, charge_hot, make_hot};
 pub use self::one_rule::{charge, charge_by_bucket, conclude, look, refuse_by, take_back};

@@ -3,7 +3,7 @@
 use core::ops::DerefMut;
 
 use super::cells::FullTable;
-use super::fair::{FairStep, charge_fair, charge_new_fair, take_back_fair};
+use super::fair_rule::{FairStep, charge_fair, charge_new_fair, take_back_fair};
 use super::one_rule::{charge, charge_by_bucket, conclude, look, refuse_by, take_back};
 use super::open::{open, take};
 use super::overflow::{claim, estimate, leave, spread};

@@ -17,6 +17,7 @@ mod describe;
 pub mod escalate;
 mod excerpt;
 mod fair;
+mod fair_rules;
 mod formula;
 mod functions;
 mod geo;

@@ -1,7 +1,7 @@
 //! The rules between the keys of `[[limit]]` on packets.
 
 use super::escalate::Counts;
-use super::fair;
+use super::fair_rules;
 use super::levels::{self, OwnKey};
 use super::limit::Limit;
 use super::limit_action::{Action, Throttle};
@@ -34,7 +34,7 @@ pub fn check(read: &mut Located<'_, Limit>, problems: &mut Problems) {
         limit.algorithm,
         problems,
     );
-    limit.shares = fair::read(limit, place, problems);
+    limit.shares = fair_rules::read(limit, place, problems);
     let rates = rates(limit, place, problems);
     let own = OwnKey {
         key: limit.key,
@@ -146,7 +146,7 @@ fn rates<'t>(limit: &Limit, place: Place<'t>, problems: &mut Problems) -> ReadRa
     }
     if let Some(shares) = &limit.shares {
         let place_of_rate = place.span_of(&Limit::RATE);
-        let main = fair::rate_of(limit.unit, shares, place_of_rate);
+        let main = fair_rules::rate_of(limit.unit, shares, place_of_rate);
         return ReadRates::of_number(place, RATES, main, limit.unit);
     }
     let burst = limit.burst;

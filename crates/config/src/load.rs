@@ -13,7 +13,9 @@ use super::reference;
 use super::report::{self, Placed, Problems, Report, Span};
 use super::schema::{read_all, read_one};
 use super::table::Table;
-use super::{ban_list, class, cluster, crowdsec, fair, geo, group, notify, requests, tcp, ticks};
+use super::{
+    ban_list, class, cluster, crowdsec, fair_rules, geo, group, notify, requests, tcp, ticks,
+};
 
 /// The most bytes of a config.
 const MOST_BYTES: u64 = 64 << 20;
@@ -180,7 +182,7 @@ fn read(document: &DeTable<'_>, span: Span, problems: &mut Problems) -> Option<C
     tcp::check(&limits, &classes, root.problems);
     ticks::check(&limits, &classes, root.problems);
     check_exchanged(&limits, &classes, root.problems);
-    fair::check_classes(&limits, &classes, root.problems);
+    fair_rules::check_classes(&limits, &classes, root.problems);
     group::check(&groups, root.problems);
     ban_list::check(&ban_lists, &names, &agent, root.problems);
     geo::check(geo.as_ref(), &classes, &ban_lists, &limits, root.problems);

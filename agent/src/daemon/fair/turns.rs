@@ -145,7 +145,7 @@ impl Turn {
         } = self;
         match kind {
             EventKind::Overload => {
-                tracing::warn!(limit, count, "overload under limit {limit:?}: {reason}")
+                tracing::warn!(limit, count, "overload under limit {limit:?}: {reason}");
             }
             EventKind::OverloadEnded => {
                 tracing::info!(
@@ -155,7 +155,7 @@ impl Turn {
                 );
             }
             EventKind::FairReleased => {
-                tracing::error!(limit, "limit {limit:?} is released: {reason}")
+                tracing::error!(limit, "limit {limit:?} is released: {reason}");
             }
             _ => tracing::warn!(limit, count, "limit {limit:?}: {reason}"),
         }

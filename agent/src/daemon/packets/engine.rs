@@ -38,6 +38,9 @@ pub const PERIOD: Duration = Duration::from_millis(500);
 /// With more bans than this, their counts of refused packets do not survive a reboot.
 const MOST_BANS_WITH_COUNTS: usize = 50_000;
 
+/// A config, and its fair limits in effect.
+pub type FairPolicy = (Arc<Config>, Vec<FairHandle>);
+
 /// The limits on packets in effect.
 pub struct PacketEngine {
     pins: PinDirectory,
@@ -475,7 +478,7 @@ impl PacketEngine {
 
     /// The fair limits of the policy in effect, and its config; `None` while it is being changed or read.
     #[must_use]
-    pub fn try_fair_handles(&self) -> Option<Result<(Arc<Config>, Vec<FairHandle>), LoadError>> {
+    pub fn try_fair_handles(&self) -> Option<Result<FairPolicy, LoadError>> {
         let in_effect = match self.in_effect.try_lock() {
             Ok(in_effect) => in_effect,
             Err(TryLockError::Poisoned(error)) => error.into_inner(),

@@ -26,7 +26,7 @@ const MOST: usize = std::mem::offset_of!(Rule, most) / size_of::<u64>();
 const TOLERANCE: usize = std::mem::offset_of!(Rule, tolerance) / size_of::<u64>();
 const LAST: usize = WORDS - 1;
 
-/// The place of a fair rule's word, as [`Words::of`] reads it.
+/// The place of a fair rule's word, as [`Rule::fair_words`] reads it.
 const fn place_of(word: Word) -> usize {
     match word {
         Word::Level => INTERVAL,

@@ -7,13 +7,13 @@ mod drops;
 mod guard;
 mod looks;
 mod owner;
+mod ports;
 mod reader;
 #[cfg(test)]
 mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::ops::RangeInclusive;
 
 use crate::parameters::Unit;
 use crate::reading::Queue;
@@ -22,6 +22,7 @@ pub(crate) use drops::{LongQueue, overflowed};
 use guard::{Guard, Signs};
 use looks::{Findings, Looks};
 use owner::{Local, owners};
+pub use ports::Ports;
 use reader::{Found, Reader};
 pub use reader::{Kind, Socket};
 
@@ -31,22 +32,6 @@ pub use reader::{Kind, Socket};
 const DATAGRAM: f64 = 832.0;
 /// Packets of a short connection: what a waiting one stands for in a limit on packets or bytes.
 const PACKETS_OF_A_CONNECTION: f64 = 8.0;
-
-/// Ports, as ranges.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Ports(pub Vec<RangeInclusive<u16>>);
-
-impl Ports {
-    fn contains(&self, port: u16) -> bool {
-        self.0.iter().any(|range| range.contains(&port))
-    }
-
-    /// The ports one by one, if they are no more than this.
-    fn few(&self, most: usize) -> Option<Vec<u16>> {
-        let ports: Vec<u16> = self.0.iter().cloned().flatten().take(most + 1).collect();
-        (ports.len() <= most).then_some(ports)
-    }
-}
 
 /// What a limit counts, and what is known of its packets.
 #[derive(Clone, Copy, Debug)]

@@ -17,8 +17,8 @@ use netlink_sys::protocols::NETLINK_SOCK_DIAG;
 use netlink_sys::{Socket as Netlink, SocketAddr};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 
-use super::Ports;
 use super::owner::Local;
+use super::ports::Ports;
 
 /// As many ports are requested one by one; of more, all sockets are dumped.
 const FEW_PORTS: usize = 4;

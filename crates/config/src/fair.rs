@@ -39,7 +39,7 @@ impl LimitRate {
 #[derive(Clone, Debug, PartialEq, Eq, Table)]
 #[table(inner, since = "0.1.0")]
 pub struct FairTable {
-    /// The least level: a source below this rate is refused nothing, however overloaded the host is. At least `1/min`, for
+    /// The least level: a source below this rate is refused nothing, however overloaded the host is. At least `1/s`, for
     /// `unit = "bytes"` `1kB/s`.
     #[key(absent = "`1/s`, for bytes `1.5kB/s`", examples = ["20/s"])]
     pub(super) at_least: Option<RateText>,

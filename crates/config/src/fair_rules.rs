@@ -70,17 +70,11 @@ pub fn read(limit: &Limit, place: Place<'_>, problems: &mut Problems) -> Option<
     })
 }
 
-/// The least level that a rule can have.
+/// The least level that may be set: what a source uses at a low level it owes for as long at a higher one.
 const fn least(unit: Unit) -> (Rate, &'static str) {
     match unit {
         Unit::Bytes => (Rate::per_second(1_000), "1kB/s"),
-        _ => (
-            Rate {
-                count: 1,
-                per_nanoseconds: 60_000_000_000,
-            },
-            "1/min",
-        ),
+        _ => (Rate::per_second(1), "1/s"),
     }
 }
 

@@ -71,7 +71,7 @@ fn the_summary_of_a_fair_limit_has_its_keys() {
 #[test]
 fn what_a_fair_limit_does_not_support_is_an_error() {
     for (text, message) in [
-        ("fair = { at_least = \"1/h\" }", "at_least is below 1/min"),
+        ("fair = { at_least = \"59/min\" }", "at_least is below 1/s"),
         (
             "fair = { at_least = \"20/s\", at_most = \"10/s\" }",
             "at_most is below at_least",

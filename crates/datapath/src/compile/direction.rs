@@ -17,6 +17,7 @@ use super::error::CompileError;
 use super::groups::{self, Groups};
 use super::image::Image;
 use super::layout::Layout;
+use super::rules::RuleSource;
 use super::spans::{Limits, PairSpans, PortKinds};
 use super::table::TableSpec;
 use super::{prefixes, rules, scopes, spans};
@@ -157,7 +158,7 @@ pub(super) fn compile_after(
         // A hidden SYN proves nothing.
         refuse_hidden: u32::from(prove_in_use != 0 || pairs.iter().any(|pair| pair.refuses_hidden)),
         essential_limited: pairs.iter().fold(u32::MAX, |bits, pair| {
-            bits & essential_limited(pair, &kinds)
+            bits & essential_limited(pair, &kinds, &rules_of_one)
         }),
         scoping,
         lists_in_use: u32::from(
@@ -279,16 +280,24 @@ fn connections_of(
     if any { hasher.finish().max(1) } else { 0 }
 }
 
-/// A bit for each kind of essential traffic whose packets are all under a limit. DHCP's four ports have separate rows.
-fn essential_limited(spans: &PairSpans, kinds: &PortKinds) -> u32 {
+/// A bit for each kind of essential traffic whose packets are all under a limit that is always in effect. DHCP's four ports have
+/// separate rows.
+fn essential_limited(spans: &PairSpans, kinds: &PortKinds, rules: &[RuleSource]) -> u32 {
     let table = &spans.elsewhere;
     let udp = span_index(Protocol::Udp, Kind::Plain);
-    let is_limited = |port: &u16| match kinds.of_port(*port) {
-        Some(kind) => PortSpans::unpack(spans.of_ports[kind].packed[udp]).count > 0,
-        None => table[udp].count > 0,
+    let is_limited = |span: RuleSpan| {
+        let count = span.without_proofs().count & !RuleSpan::FAIR;
+        let rules = rules.iter().skip(span.first as usize).take(count as usize);
+        rules.map(|rule| &rule.frame).any(|rule| !rule.is_fair())
     };
-    let dhcp = [67, 68, 546, 547].iter().all(is_limited);
-    let neighbour_discovery = table[span_index(Protocol::Icmp, Kind::Plain)].count > 0;
+    let is_limited_port = |port: &u16| {
+        is_limited(match kinds.of_port(*port) {
+            Some(kind) => PortSpans::unpack(spans.of_ports[kind].packed[udp]),
+            None => table[udp],
+        })
+    };
+    let dhcp = [67, 68, 546, 547].iter().all(is_limited_port);
+    let neighbour_discovery = is_limited(table[span_index(Protocol::Icmp, Kind::Plain)]);
     u32::from(dhcp) << Essential::Dhcp as u32
         | u32::from(neighbour_discovery) << Essential::NeighbourDiscovery as u32
 }

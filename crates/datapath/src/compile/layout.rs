@@ -8,7 +8,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use common::limiter::Rate;
-use common::rule::Rule;
+use common::rule::{Enforcement, Rule};
 use common::time::TickScale;
 use config::policy::{Algorithm, Class, Key, Limit, Mode, Multiplier, Unit};
 use serde::{Deserialize, Serialize};
@@ -44,8 +44,9 @@ struct GroupLayout {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 struct StateLayout {
     limit: String,
-    /// The index of the rule among the limit's.
+    /// The index of the rule among the limit's; 0 of a fair one.
     part: usize,
+    /// [`FAIR`], or the limit's.
     algorithm: String,
     unit: String,
     /// (units, nanoseconds); of windows and logs, those of the class with the largest multiplier, whose format all have.
@@ -57,6 +58,9 @@ struct StateLayout {
     #[serde(default)]
     has_formats_of_classes: bool,
 }
+
+/// In place of the algorithm of a fair rule: the words are instants at levels that the agent found, which say nothing to a rate.
+const FAIR: &str = "fair";
 
 /// The migration of one state to another policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,7 +97,7 @@ impl Layout {
                 states: Vec::new(),
             });
             let parts = rules::parts(limit, Mode::Enforce).into_iter().enumerate();
-            for (((part, (rate, burst, _)), position), ring) in
+            for (((part, (rate, burst, enforcement)), position), ring) in
                 parts.zip(&place.positions).zip(&place.rings)
             {
                 let algorithm = limit.rates.algorithm;
@@ -110,10 +114,14 @@ impl Layout {
                 } else {
                     source.largest.rate_of(algorithm, rate)
                 };
+                let (part, algorithm) = match enforcement {
+                    Enforcement::Fair => (0, FAIR.to_owned()),
+                    _ => (part, algorithm.to_string()),
+                };
                 group.states.push(StateLayout {
                     limit: limit.name.clone(),
                     part,
-                    algorithm: limit.rates.algorithm.to_string(),
+                    algorithm,
                     unit: limit.unit.to_string(),
                     rate: (rate.count, rate.per_nanoseconds),
                     burst,
@@ -229,7 +237,7 @@ impl Layout {
                 });
                 let carried = match from {
                     None if known.contains(to.limit.as_str()) => {
-                        Err("its key, unit, algorithm or tiers changed")
+                        Err("its key, unit, algorithm, tiers or kind of rate changed")
                     }
                     None => continue,
                     Some(_) if group.is_of_classes && self.classes != next.classes => {
@@ -319,10 +327,12 @@ impl StateCarry {
 impl StateLayout {
     fn rule(&self, scale: TickScale) -> Option<Rule> {
         let word = |word: &str, name: &str| word == name;
-        let algorithm = Algorithm::WORDS
-            .iter()
-            .find(|(name, _)| word(name, &self.algorithm))?
-            .1;
+        let algorithm = if self.algorithm == FAIR {
+            Algorithm::TokenBucket
+        } else {
+            let mut words = Algorithm::WORDS.iter();
+            words.find(|(name, _)| word(name, &self.algorithm))?.1
+        };
         let unit = Unit::WORDS
             .iter()
             .find(|(name, _)| word(name, &self.unit))?

@@ -1,6 +1,7 @@
 use std::fs;
 use std::path::Path;
 
+use common::essential::Essential;
 use common::limiter::{AnyLimiter, Decision, Instants};
 use common::packet::{Direction, Kind, Protocol};
 use common::proof::PROVEN_REQUEST;
@@ -124,6 +125,46 @@ fn a_class_of_a_thousandth_of_a_slow_limit_is_limited() {
         let decision = bucket.decide(state, later, 1);
         assert_eq!(decision, Decision::Refuse, "{days} days later");
     }
+}
+
+#[test]
+fn states_at_levels_are_no_states_of_a_rate() {
+    let limit = |lines: &str| ingress(&format!("[[limit]]\nname = \"a\"\n{lines}"));
+    let fair = limit("rate = \"fair\"\n");
+    let bounded = limit("rate = \"fair\"\nfair = { at_most = \"300/s\" }\n");
+    let other = limit("rate = \"fair\"\nfair = { at_most = \"500/s\" }\n");
+    let number = limit("rate = \"10/min\"\n");
+    let carried = |old: &super::Image, new: &super::Image| {
+        let plan = old.layout.carry(&new.layout);
+        plan.groups.values().map(Vec::len).sum::<usize>()
+    };
+    assert_eq!(
+        [&bounded, &other, &number].map(|new| carried(&fair, new)),
+        [1, 1, 0]
+    );
+    assert_eq!(carried(&number, &fair), 0);
+    // The level, and `at_most`.
+    assert_eq!(
+        (carried(&bounded, &other), carried(&bounded, &fair)),
+        (2, 1)
+    );
+}
+
+#[test]
+fn a_fair_limit_is_no_limit_on_essential_packets() {
+    let bits = |limits: &str| ingress(limits).settings.essential_limited;
+    let both = 1 << Essential::Dhcp as u32 | 1 << Essential::NeighbourDiscovery as u32;
+    let fair = "[[limit]]\nname = \"a\"\nrate = \"fair\"\n";
+    assert_eq!(bits(fair), 0);
+    assert_eq!(bits("[[limit]]\nname = \"b\"\nrate = \"9/s\"\n"), both);
+    assert_eq!(
+        bits(&format!("{fair}[[limit]]\nname = \"b\"\nrate = \"9/s\"\n")),
+        both
+    );
+    assert_eq!(
+        bits(&format!("{fair}fair = {{ at_most = \"300/s\" }}\n")),
+        both
+    );
 }
 
 #[test]

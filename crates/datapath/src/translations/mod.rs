@@ -18,7 +18,7 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 use std::{fs, io, thread};
 
-use config::policy::{Config, Limit};
+use config::policy::{Config, Limit, ProtocolFilter, Signal};
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::address::AddressMessage;
 
@@ -247,8 +247,17 @@ pub fn of_connections(connections: Vec<TranslatedConnection>) -> io::Result<Tran
 /// Whether the config has limits to which translations make a difference.
 #[must_use]
 pub fn matter(config: &Config) -> bool {
-    let matter = |limit: &Limit| limit.proves_by_cookies() || limit.concurrent.is_some();
+    let matter = |limit: &Limit| {
+        limit.proves_by_cookies() || limit.concurrent.is_some() || reads_listeners(limit)
+    };
     config.limits.iter().any(matter)
+}
+
+/// Whether the queues of the listeners on its own ports are signals of a limit.
+fn reads_listeners(limit: &Limit) -> bool {
+    let shares = limit.shares.as_ref();
+    [ProtocolFilter::Any, ProtocolFilter::Tcp].contains(&limit.protocol)
+        && shares.is_some_and(|shares| shares.signals.contains(&Signal::Sockets))
 }
 
 /// The ports of limits with `prove` that are left alone.
@@ -294,9 +303,31 @@ pub fn notes(config: &Config, translations: &Translations, unknown: &Unknown) ->
             )
         })
     });
+    let fair = config.limits.iter().filter(|limit| reads_listeners(limit));
+    let without_signal = fair.filter_map(|limit| {
+        let shares = limit.shares.as_ref()?;
+        let has_backend = shares
+            .signals
+            .iter()
+            .any(|signal| matches!(signal, Signal::Port(_)));
+        let sent_on = translations.iter().filter(|(port, target)| {
+            is_for(limit, **port) && (**target == Target::Elsewhere || !has_backend)
+        });
+        let ports: Vec<u16> = sent_on.map(|(port, _)| *port).collect();
+        (!ports.is_empty()).then(|| {
+            format!(
+                "limit {:?} has no signal of port {}: netfilter sends its connections elsewhere, as to a container; name the port \
+                 of a server on this host in signals, or write a rate",
+                limit.name,
+                list(&ports)
+            )
+        })
+    });
     let unknown = unknown.why().map(|why| {
         let advice = if config.proves_by_cookies() {
             "use prove = \"reset\" where such ports have limits"
+        } else if config.limits.iter().any(reads_listeners) {
+            "limits with rate = \"fair\" have no signal of them, and limits with concurrent count no connections to them"
         } else {
             "limits with concurrent count no connections to them"
         };
@@ -305,6 +336,7 @@ pub fn notes(config: &Config, translations: &Translations, unknown: &Unknown) ->
     unproven
         .into_iter()
         .chain(uncounted)
+        .chain(without_signal)
         .chain(unknown)
         .collect()
 }
@@ -411,5 +443,34 @@ mod tests {
         assert_eq!(ports(&now), [81, 82]);
         let now = read(&[], &[]).after(now);
         assert_eq!((ports(&now), now.unknown.why()), (vec![], None));
+    }
+
+    #[test]
+    fn fair_limits_have_no_signal_of_ports_that_are_sent_elsewhere() {
+        let config = |lines: &str| {
+            let text = format!(
+                "[agent]\ninterfaces = [\"lo\"]\n[[limit]]\nname = \"web\"\nports = [80, 443]\nrate = \"fair\"\n{lines}\n"
+            );
+            let loaded = config::parse(Path::new("limits.toml"), &text);
+            loaded.unwrap_or_else(|report| panic!("{report}")).config
+        };
+        let translations = Translations::from([
+            (80, Target::Elsewhere),
+            (443, Target::ThisHost),
+            (8080, Target::Elsewhere),
+        ]);
+        let notes = |lines| notes(&config(lines), &translations, &Unknown::default());
+        let found = notes("");
+        assert!(found.len() == 1 && matter(&config("")), "{found:?}");
+        assert!(
+            found[0].starts_with("limit \"web\" has no signal of port 80, 443: netfilter"),
+            "{found:?}"
+        );
+        // The server to which port 443 is sent may be the backend.
+        let found = notes("fair = { signals = [\"sockets\", 9090] }");
+        assert!(found[0].contains("of port 80: "), "{found:?}");
+        for without in ["fair = { signals = [9090] }", "protocol = \"udp\""] {
+            assert!(notes(without).is_empty() && !matter(&config(without)));
+        }
     }
 }

@@ -7,9 +7,8 @@ use std::time::{Duration, UNIX_EPOCH};
 use api::attack::Attack;
 use api::cluster::SharedBansStatus;
 use api::crowdsec::{AlertsStatus, CrowdSecStatus};
-use api::fair::FairStatus;
 use api::request::{CountersReset, Request, Reset};
-use api::source::{ClassOrigin, at_level, with_sources};
+use api::source::{ClassOrigin, at_level};
 use cluster::ClusterStatus;
 use config::human;
 use config::policy::Prefix;
@@ -19,6 +18,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::exit::usage;
+use super::fair;
 use super::print::Print;
 use super::table::{self, number};
 use crate::allowances;
@@ -220,7 +220,7 @@ pub fn status(options: &Options) -> anyhow::Result<ExitCode> {
         }
         for fair in &status.fair {
             text.push('\n');
-            text.push_str(&fair_text(fair));
+            text.push_str(&fair::line(fair));
         }
         for notify in &status.notifications {
             text.push_str(&format!(
@@ -246,40 +246,6 @@ pub fn status(options: &Options) -> anyhow::Result<ExitCode> {
         }
         text
     })
-}
-
-/// A fair limit as text.
-fn fair_text(fair: &FairStatus) -> String {
-    let name = &fair.limit;
-    let rate = |rate: f64| number(rate.round() as u64);
-    let failure = fair.failure.as_deref().map(|failure| match failure {
-        "unreadable" => "; released: its signals cannot be read",
-        "stalled" => "; released: servers serve nothing",
-        _ => "; released for 30 s: its least level had no effect",
-    });
-    let failure = failure.unwrap_or_default();
-    let Some(level) = fair.level else {
-        let offered = rate(fair.offered);
-        return format!(
-            "fair limit {name} ({}): {offered}/s, none refused{failure}",
-            fair.state.name()
-        );
-    };
-    let held_by = match fair.held_by.as_deref() {
-        Some("drops") => "servers drop",
-        Some("wait") => "units wait for long",
-        Some("demand") => "sources send more than fits",
-        _ => "there was an overload a short time ago",
-    };
-    format!(
-        "fair limit {name} ({}): each source {}/s, since {held_by}; {}/s of {}/s pass, servers can {}/s, wait {:.0} ms{failure}",
-        fair.state.name(),
-        rate(level),
-        rate(fair.passed),
-        rate(fair.offered),
-        rate(fair.capacity.unwrap_or_default()),
-        1e3 * fair.wait_seconds
-    )
 }
 
 /// An attack as text.
@@ -678,13 +644,8 @@ pub fn show(source: IpAddr, options: &Options) -> anyhow::Result<ExitCode> {
                 1,
                 status.limits.iter().map(|limit| {
                     [
-                        match &limit.key {
-                            Some(key) => {
-                                format!("{} ({})", limit.name, with_sources(key, limit.sources))
-                            }
-                            None => limit.name.clone(),
-                        },
-                        number(limit.remaining),
+                        fair::name_of(limit),
+                        limit.remaining.map_or_else(|| "-".to_owned(), number),
                         human::seconds(limit.retry_after_seconds),
                         passed(limit.passed_packets, limit.passed_precision),
                         number(limit.throttled_packets),

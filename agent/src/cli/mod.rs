@@ -18,6 +18,7 @@ mod documented;
 mod events;
 mod execute;
 mod exit;
+mod fair;
 mod groups;
 mod heavy_prefixes;
 mod html;

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use api::allowance::Allowance;
 use api::list::ListStatus;
-use api::source::ClassOrigin;
+use api::source::{ClassOrigin, FairShare};
 use cgroup::GroupStatus;
 use config::policy;
 use notifications::Notifier;
@@ -96,6 +96,7 @@ impl AgentDocuments for Agent {
         (status.protected, status.never_banned) = protect::by_exemption(live.detected());
         status.allowed = live.allowances().to_vec();
         status.limits = LimitDefinition::of_config(live.config());
+        status.fair = self.fair.statuses(live.config());
         status.never_limit = live
             .config()
             .agent
@@ -107,7 +108,6 @@ impl AgentDocuments for Agent {
         status.notes.extend(self.fleet.notes());
         status.cluster = self.fleet.status();
         (status.attacks, status.attacks_total) = self.attacks.get();
-        status.fair = self.fair.statuses();
         status.notes.extend(fair_notes(&status));
         status.notifications = self.notifier.status();
         status.notes.extend(Notifier::notes(&status.notifications));
@@ -209,6 +209,14 @@ impl Agent {
                 origin: format!("list:{name}"),
                 cidr: listed.prefix().to_string(),
                 since: u64::from(listed.since),
+            });
+        }
+        let fair = self.fair.statuses(self.changing.live().config());
+        for limit in &mut status.limits {
+            let of_limit = fair.iter().find(|fair| fair.limit == limit.name);
+            limit.fair = of_limit.map(|fair| FairShare {
+                state: fair.state,
+                level: fair.level,
             });
         }
         status.allowed = self.allowance_of(source);

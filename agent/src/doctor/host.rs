@@ -153,9 +153,16 @@ fn translated_ports(config: &Config) -> Option<Check> {
     let read = translations::by_rules();
     let notes = translations::notes(config, &read.translations(), &read.unknown);
     Some(if notes.is_empty() {
-        Check::good(NAME, "none of limits with prove or concurrent")
+        Check::good(
+            NAME,
+            "none of limits with prove, concurrent or rate = \"fair\"",
+        )
     } else {
-        Check::limited(NAME, notes.join("; "), "docs/guides/prove.md: Limits")
+        Check::limited(
+            NAME,
+            notes.join("; "),
+            "docs/guides/prove.md: Limits; docs/guides/fair.md: Signals",
+        )
     })
 }
 
@@ -282,14 +289,18 @@ fn left_out(config: &Config) -> Vec<Check> {
     left_out.iter().map(check).collect()
 }
 
-/// The signals of fair limits, as the running agent reads them; none without one.
+/// Fair limits as the running agent enforces them, and their signals; none without an agent or a fair limit.
 fn fair_limits(config: &Config) -> Vec<Check> {
-    const NAME: &str = "fair limits";
     let status = Client::new(&config.agent.control).ask::<Status>(&Request::Status);
     let Some(status) = status.ok().filter(|status| !status.fair.is_empty()) else {
         return Vec::new();
     };
-    let notes = fair_notes(&status);
+    of_fair(&status)
+}
+
+pub(super) fn of_fair(status: &Status) -> Vec<Check> {
+    const NAME: &str = "fair limits";
+    let notes = fair_notes(status);
     if notes.is_empty() {
         let sockets: usize = status.fair.iter().map(|fair| fair.signals.len()).sum();
         let sockets = if sockets == 1 {
@@ -302,7 +313,10 @@ fn fair_limits(config: &Config) -> Vec<Check> {
             format!("queues and drops of {sockets} are read"),
         )];
     }
-    let check = |note: FairNote| Check::limited(NAME, note.found, note.fix);
+    let check = |note: FairNote| {
+        let is_needed = Needed::from(note.is_failure);
+        Check::lacking(is_needed, NAME, note.found, note.fix)
+    };
     notes.into_iter().map(check).collect()
 }
 

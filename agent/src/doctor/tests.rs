@@ -1,6 +1,7 @@
 use config::policy::{Attach, Config};
 use datapath::{AttachedProgram, DeviceFacts, Owner};
 
+use super::host::of_fair;
 use super::interfaces::checks;
 use super::{Verdict, examine};
 
@@ -242,4 +243,29 @@ fn a_pattern_may_match_an_interface_later_and_a_name_is_missing() {
         lacking[0].starts_with("interface `weir-none0` not found"),
         "{lacking:?}"
     );
+}
+
+#[test]
+fn a_fair_limit_that_is_not_in_effect_fails_its_check() {
+    let verdicts = |failure: Option<&str>| {
+        let mut status = api::status::Status::default();
+        status.fair.push(api::fair::FairStatus {
+            limit: "web".to_owned(),
+            failure: failure.map(str::to_owned),
+            signals: vec![api::fair::FairSignal {
+                port: 80,
+                is_served: true,
+                ..Default::default()
+            }],
+            ..Default::default()
+        });
+        let checks = of_fair(&status);
+        let verdict = |check: &super::check::Check| (check.verdict, check.fix.is_some());
+        checks.iter().map(verdict).collect::<Vec<_>>()
+    };
+    assert_eq!(verdicts(None), [(Verdict::Good, false)]);
+    assert_eq!(verdicts(Some("observe-mode")), [(Verdict::Limited, true)]);
+    for failure in ["no-maps", "ended", "unreadable"] {
+        assert_eq!(verdicts(Some(failure)), [(Verdict::Missing, true)]);
+    }
 }

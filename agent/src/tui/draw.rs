@@ -383,9 +383,14 @@ fn limit_row<'v>(
     let definition = &limit.definition;
     let flow = app.flow(&definition.name);
     let throttled = flow.map(|flow| flow.throttled);
-    let allowed = view
-        .allowed_per_second
-        .get(&definition.name)
+    let level = || {
+        let fair = view.status.fair.iter();
+        let mut of_limit = fair.filter(|fair| fair.limit == definition.name);
+        of_limit.next()?.level
+    };
+    let rate_of_key = view.allowed_per_second.get(&definition.name).copied();
+    let allowed = rate_of_key
+        .or_else(level)
         .map(|rate| rate * limit.keys.max(1) as f64);
     let load = flow
         .zip(allowed)

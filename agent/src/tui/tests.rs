@@ -102,6 +102,34 @@ fn type_in(app: &mut App, text: &str) {
 }
 
 #[test]
+fn a_fair_limit_has_a_load_while_a_level_is_in_effect() {
+    let load = |level: Option<f64>| {
+        let mut app = App::default();
+        for seconds in [1, 3] {
+            let mut view = view(seconds, 1);
+            view.allowed_per_second.remove("packets");
+            view.limits[0].definition.rate = "fair".to_owned();
+            view.limits[0].definition.burst = None;
+            view.status.fair.push(api::fair::FairStatus {
+                limit: "packets".to_owned(),
+                level,
+                ..Default::default()
+            });
+            app.arrived(Ok(view));
+        }
+        lines(&app, 80, 24)[3].clone()
+    };
+    assert_eq!(
+        load(None),
+        "packets           fair packets             2      1000         500             -"
+    );
+    assert_eq!(
+        load(Some(2_000.0)),
+        "packets           fair packets             2      1000         500 ##.......  25%"
+    );
+}
+
+#[test]
 fn a_screen_of_80_by_24_has_limits_groups_and_sources() {
     let lines = lines(&app(200), 80, 24);
     assert_eq!(lines[0], "weir  enforce  weir0 (native)  up 1 min 1 s");

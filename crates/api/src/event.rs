@@ -210,7 +210,11 @@ pub fn exceeded(rates: &RateSpec, unit: &dyn std::fmt::Display) -> String {
 pub fn exceeded_at(limit: &Limit, level: usize) -> String {
     let levels = limit.at_levels();
     let at = levels.get(level).unwrap_or(limit);
-    let exceeded = exceeded(&at.rates, &at.unit);
+    let exceeded = if limit.is_fair() {
+        format!("more than a fair share of {}", limit.unit)
+    } else {
+        exceeded(&at.rates, &at.unit)
+    };
     limit
         .level_text(level)
         .map_or(exceeded.clone(), |level| format!("at {level}, {exceeded}"))

@@ -15,7 +15,8 @@ pub struct FairStatus {
     pub at_most: Option<f64>,
     /// What keeps the level down: `drops`, `wait`, `demand` or `recent`; `null` while nothing is refused.
     pub held_by: Option<String>,
-    /// Why the limit is released although there may be an overload: `unreadable`, `stalled` or `without-effect`.
+    /// Why the limit refuses nothing although there may be an overload: `unreadable`, `stalled` or `without-effect`; or, for a limit
+    /// that is not in effect, one of [`FairStatus::NOT_IN_EFFECT`].
     pub failure: Option<String>,
     /// What sources send and what passes, in units a second.
     pub offered: f64,
@@ -30,12 +31,40 @@ pub struct FairStatus {
     pub loss: f64,
     /// Sampled sources of the last seconds.
     pub sources: u64,
-    /// The sockets whose queues and drops are read.
+    /// The sockets whose queues and drops are read, at most 64: first those that nobody serves.
     pub signals: Vec<FairSignal>,
+    /// Ports of `signals`, and of the limit if it has at most 16, on which no socket is open.
+    #[serde(default)]
+    pub closed_ports: Vec<u16>,
     /// Onsets since the agent started.
     pub onsets: u64,
     /// The level at the end of each of the last seconds, oldest first; `null` while nothing was refused.
     pub levels: Vec<Option<f64>>,
+}
+
+impl FairStatus {
+    /// With `[agent] mode = "observe"`, fair limits are not evaluated.
+    pub const OBSERVE_MODE: &str = "observe-mode";
+    /// The limit's maps in the kernel cannot be opened.
+    pub const NO_MAPS: &str = "no-maps";
+    /// The agent's thread of fair limits has ended.
+    pub const ENDED: &str = "ended";
+    /// The policy is new: the limit is in effect within a second.
+    pub const STARTING: &str = "starting";
+    /// The failures of limits that are not in effect, whose numbers are 0.
+    pub const NOT_IN_EFFECT: [&str; 4] = [
+        Self::OBSERVE_MODE,
+        Self::NO_MAPS,
+        Self::ENDED,
+        Self::STARTING,
+    ];
+
+    /// Whether its numbers are those of the limit.
+    #[must_use]
+    pub fn is_in_effect(&self) -> bool {
+        let failure = self.failure.as_deref();
+        failure.is_none_or(|failure| !Self::NOT_IN_EFFECT.contains(&failure))
+    }
 }
 
 /// What a fair limit does.

@@ -39,8 +39,8 @@ pub struct LimitDefinition {
     /// The time zone of a rate by the calendar.
     #[serde(default)]
     pub time_zone: Option<String>,
-    /// The burst in units.
-    pub burst: u64,
+    /// The burst in units; `null` with `rate = "fair"`, whose burst depends on the level.
+    pub burst: Option<u64>,
     /// Whether several hosts share the limit: rate and burst are for all of them.
     #[serde(default)]
     pub cluster: bool,
@@ -132,7 +132,7 @@ impl From<&Limit> for LimitDefinition {
             algorithm: limit.rates.algorithm.to_string(),
             rate: limit.rate_text(),
             time_zone: None,
-            burst: limit.rates.burst,
+            burst: (!limit.is_fair()).then_some(limit.rates.burst),
             cluster: limit.cluster.is_some(),
             summary: limit.summary(),
             protocol: Some(limit.protocol.to_string()),
@@ -180,7 +180,7 @@ impl From<&RequestLimit> for LimitDefinition {
                 .calendar
                 .as_ref()
                 .map(|calendar| calendar.zone.name().to_owned()),
-            burst: limit.rates.burst,
+            burst: Some(limit.rates.burst),
             cluster: limit.cluster.is_some(),
             summary: limit.summary(),
             protocol: None,

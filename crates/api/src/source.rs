@@ -5,6 +5,7 @@ use std::net::Ipv6Addr;
 use serde::{Deserialize, Serialize};
 
 use crate::allowance::Allowance;
+use crate::fair::FairState;
 
 /// One element of `agent top --json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -222,6 +223,14 @@ pub struct BansRow {
     pub throttled_packets: u64,
 }
 
+/// The share of a source under a fair limit.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct FairShare {
+    pub state: FairState,
+    /// Units a second that the source may send; `null` while nothing is refused.
+    pub level: Option<f64>,
+}
+
 /// The state of one limit for a source.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct SourceLimit {
@@ -238,8 +247,11 @@ pub struct SourceLimit {
     /// Open connections of the key, where the limit counts these; absent for limits on rates.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub open: Option<u64>,
-    /// Units that would pass now.
-    pub remaining: u64,
+    /// Units that would pass now; `null` with `rate = "fair"` while neither a level nor `at_most` is in effect.
+    pub remaining: Option<u64>,
+    /// What a limit with `rate = "fair"` does; absent for others.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fair: Option<FairShare>,
     /// Seconds until one unit passes; 0 if one passes now.
     pub retry_after_seconds: f64,
     /// Passed packets to which the limit applied.

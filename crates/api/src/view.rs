@@ -51,7 +51,7 @@ pub struct View {
     pub status: Status,
     /// The document of `agent limits`.
     pub limits: Vec<LimitStatus>,
-    /// The rate that each limit on packets allows one key, in its units per second.
+    /// The rate that each limit on packets allows one key, in its units per second; without limits with `rate = "fair"`.
     pub allowed_per_second: BTreeMap<String, f64>,
     /// The first matching sources.
     pub sources: Vec<SourceLoad>,

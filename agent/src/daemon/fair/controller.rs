@@ -6,10 +6,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use api::fair::FairStatus;
-use config::policy::Config;
+use config::policy::{Config, Mode};
 use datapath::{FairHandle, LoadError};
 
-use super::document::document;
+use super::document::{document, without_effect};
 use super::limited::Limited;
 use super::settings::LimitSettings;
 use crate::daemon::events::EventLog;
@@ -27,8 +27,37 @@ pub struct FairController {
 
 #[derive(Default)]
 struct Shared {
-    statuses: Mutex<Vec<FairStatus>>,
+    known: Mutex<Known>,
     has_ended: AtomicBool,
+}
+
+/// The state of the thread.
+#[derive(Default)]
+struct Known {
+    statuses: Vec<FairStatus>,
+    /// Why it has no limits.
+    failure: Option<&'static str>,
+}
+
+impl Known {
+    /// Each fair limit of a config, in its order.
+    fn of(&self, config: &Config) -> Vec<FairStatus> {
+        let failure = match config.agent.mode {
+            Mode::Observe => FairStatus::OBSERVE_MODE,
+            Mode::Enforce => self.failure.unwrap_or(FairStatus::STARTING),
+        };
+        let limits = config.limits.iter();
+        let status = limits.filter_map(|limit| {
+            let known = self.statuses.iter();
+            let known = known.filter(|_| config.agent.mode == Mode::Enforce);
+            known
+                .clone()
+                .find(|known| known.limit == limit.name && limit.is_fair())
+                .cloned()
+                .or_else(|| without_effect(limit, failure))
+        });
+        status.collect()
+    }
 }
 
 impl FairController {
@@ -47,6 +76,7 @@ impl FairController {
         };
         let thread = thread::Builder::new().name("weir-fair".to_owned());
         if let Err(error) = thread.spawn(move || running.run()) {
+            shared.known().failure = Some(FairStatus::ENDED);
             tracing::error!(
                 "starting the thread of fair limits failed: {error}; they refuse nothing below at_most: restart the agent"
             );
@@ -54,10 +84,10 @@ impl FairController {
         Self { shared }
     }
 
-    /// Each fair limit in effect.
+    /// Each fair limit of the config in effect, also those that refuse nothing since something fails.
     #[must_use]
-    pub fn statuses(&self) -> Vec<FairStatus> {
-        self.shared.statuses().clone()
+    pub fn statuses(&self, config: &Config) -> Vec<FairStatus> {
+        self.shared.known().of(config)
     }
 }
 
@@ -68,9 +98,9 @@ impl Drop for FairController {
 }
 
 impl Shared {
-    fn statuses(&self) -> MutexGuard<'_, Vec<FairStatus>> {
-        // They are replaced as a whole.
-        self.statuses.lock().unwrap_or_else(PoisonError::into_inner)
+    fn known(&self) -> MutexGuard<'_, Known> {
+        // It is replaced as a whole.
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -91,7 +121,10 @@ impl Drop for Running {
     fn drop(&mut self) {
         if thread::panicking() {
             // Levels end with their deadlines.
-            self.shared.statuses().clear();
+            *self.shared.known() = Known {
+                statuses: Vec::new(),
+                failure: Some(FairStatus::ENDED),
+            };
             tracing::error!(
                 "the thread of fair limits has ended; they refuse nothing below at_most: restart the agent"
             );
@@ -110,7 +143,10 @@ impl Running {
                     self.events.push(turn.event(&limit.name));
                 }
             }
-            *self.shared.statuses() = self.limits.iter().map(document).collect();
+            *self.shared.known() = Known {
+                statuses: self.limits.iter().map(document).collect(),
+                failure: self.failure.as_ref().map(|_| FairStatus::NO_MAPS),
+            };
             deadline += if self.limits.is_empty() { IDLE } else { TICK };
             // After a pause of this thread, ticks are not made up for.
             deadline = deadline.max(Instant::now());
@@ -123,6 +159,7 @@ impl Running {
     fn follow(&mut self) {
         let Some(engine) = self.packets.load_full() else {
             self.policy = None;
+            self.failure = None;
             self.drop_limits();
             return;
         };
@@ -196,5 +233,75 @@ impl Running {
             );
             self.failure = Some(error);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(mode: &str) -> Config {
+        let text = format!(
+            "[agent]\ninterfaces = [\"lo\"]\nmode = \"{mode}\"\n\
+             [[limit]]\nname = \"web\"\nports = [80]\nunit = \"connections\"\nrate = \"fair\"\n\
+             [[limit]]\nname = \"dns\"\nprotocol = \"udp\"\nrate = \"5/s\"\n\
+             [[limit]]\nname = \"udp\"\nprotocol = \"udp\"\nrate = \"fair\"\n"
+        );
+        config::parse("limits.toml".as_ref(), &text).unwrap().config
+    }
+
+    fn failures(known: &Known, mode: &str) -> Vec<(String, Option<String>)> {
+        let statuses = known.of(&config(mode)).into_iter();
+        statuses
+            .map(|status| (status.limit, status.failure))
+            .collect()
+    }
+
+    #[test]
+    fn each_fair_limit_of_the_config_has_a_status() {
+        let of_both =
+            |failure: &str| ["web", "udp"].map(|name| (name.to_owned(), Some(failure.to_owned())));
+        let mut known = Known::default();
+        assert_eq!(failures(&known, "enforce"), of_both("starting"));
+        for failure in [FairStatus::NO_MAPS, FairStatus::ENDED] {
+            known.failure = Some(failure);
+            assert_eq!(failures(&known, "enforce"), of_both(failure));
+        }
+        assert_eq!(failures(&known, "observe"), of_both("observe-mode"));
+        let in_effect = |limit: &str| FairStatus {
+            limit: limit.to_owned(),
+            ..FairStatus::default()
+        };
+        known = Known {
+            statuses: ["dns", "udp", "web", "of-the-policy-before"]
+                .map(in_effect)
+                .to_vec(),
+            failure: None,
+        };
+        let none = ["web", "udp"].map(|name| (name.to_owned(), None));
+        assert_eq!(failures(&known, "enforce"), none);
+        // The thread has not seen the change yet.
+        assert_eq!(failures(&known, "observe"), of_both("observe-mode"));
+    }
+
+    #[test]
+    fn a_thread_that_ends_leaves_the_reason() {
+        let shared = Arc::new(Shared::default());
+        let running = Running {
+            packets: Packets::default(),
+            events: Arc::new(EventLog::default()),
+            shared: Arc::clone(&shared),
+            began: Instant::now(),
+            policy: None,
+            limits: Vec::new(),
+            failure: None,
+        };
+        let thread = thread::spawn(move || {
+            let _running = running;
+            panic!("a test");
+        });
+        assert!(thread.join().is_err());
+        let found = shared.known().of(&config("enforce"));
+        assert_eq!(found[0].failure.as_deref(), Some(FairStatus::ENDED));
     }
 }

@@ -1,10 +1,12 @@
 //! Fair limits in `agent status`.
 
 use api::fair::{FairSignal, FairState, FairStatus};
-use fair::signals::{Kind, Signals};
+use config::policy::Limit;
+use fair::signals::{Kind, Signals, Watched};
 use fair::{Cause, Failure, State};
 
 use super::limited::Limited;
+use super::settings::LimitSettings;
 
 /// The most sockets of a limit in documents.
 const MOST_SIGNALS: usize = 64;
@@ -13,7 +15,7 @@ pub(super) fn document(limited: &Limited) -> FairStatus {
     let report = limited.law.report();
     let settings = limited.law.settings();
     let watched = limited.signals.as_ref().map_or(&[][..], Signals::watched);
-    let signals = watched.iter().take(MOST_SIGNALS).map(|watched| FairSignal {
+    let signals = unserved_first(watched).map(|watched| FairSignal {
         port: watched.socket.port,
         kind: match watched.socket.kind {
             Kind::Listener => "listener",
@@ -48,9 +50,35 @@ pub(super) fn document(limited: &Limited) -> FairStatus {
         loss: report.loss,
         sources: limited.sources as u64,
         signals: signals.collect(),
+        closed_ports: closed(&limited.settings.named, watched),
         onsets: limited.onsets(),
         levels: limited.levels.iter().copied().collect(),
     }
+}
+
+/// A limit of the config that is not in effect. `failure`: one of [`FairStatus::NOT_IN_EFFECT`].
+pub(super) fn without_effect(limit: &Limit, failure: &str) -> Option<FairStatus> {
+    let settings = LimitSettings::of(limit)?.law;
+    Some(FairStatus {
+        limit: limit.name.clone(),
+        at_least: settings.at_least,
+        at_most: settings.at_most,
+        failure: Some(failure.to_owned()),
+        ..FairStatus::default()
+    })
+}
+
+/// The sockets of a document.
+fn unserved_first(watched: &[Watched]) -> impl Iterator<Item = &Watched> {
+    let unserved = watched.iter().filter(|watched| !watched.is_served);
+    let served = watched.iter().filter(|watched| watched.is_served);
+    unserved.chain(served).take(MOST_SIGNALS)
+}
+
+/// The ports of these on which no socket is open.
+fn closed(named: &[u16], watched: &[Watched]) -> Vec<u16> {
+    let is_closed = |port: &&u16| watched.iter().all(|watched| watched.socket.port != **port);
+    named.iter().filter(is_closed).copied().collect()
 }
 
 const fn word_of_cause(cause: Cause) -> &'static str {
@@ -67,5 +95,56 @@ const fn word(failure: Failure) -> &'static str {
         Failure::Unreadable => "unreadable",
         Failure::Stalled => "stalled",
         Failure::WithoutEffect => "without-effect",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fair::signals::Socket;
+
+    fn watched(port: u16, is_served: bool) -> Watched {
+        Watched {
+            socket: Socket {
+                cookie: port.into(),
+                port,
+                kind: Kind::Listener,
+                waiting: 0,
+                room: 128,
+                drops: 0,
+            },
+            is_served,
+        }
+    }
+
+    #[test]
+    fn sockets_that_nobody_serves_are_in_documents_of_many() {
+        let all: Vec<_> = (1..=100).map(|port| watched(port, port != 90)).collect();
+        let ports: Vec<u16> = unserved_first(&all).map(|one| one.socket.port).collect();
+        assert_eq!(ports.len(), MOST_SIGNALS);
+        assert_eq!(ports[..3], [90, 1, 2]);
+    }
+
+    #[test]
+    fn ports_without_a_socket_are_closed() {
+        let all = [watched(80, true), watched(8080, false)];
+        assert_eq!(closed(&[80, 443, 8080], &all), [443]);
+        assert_eq!(closed(&[80, 443], &[]), [80, 443]);
+        assert!(closed(&[], &all).is_empty());
+    }
+
+    #[test]
+    fn a_limit_that_is_not_in_effect_has_its_bounds_and_the_reason() {
+        let text = "[agent]\ninterfaces = [\"lo\"]\n[[limit]]\nname = \"web\"\nports = [80]\nunit = \"connections\"\n\
+                    rate = \"fair\"\nfair = { at_least = \"5/s\", at_most = \"500/s\" }\n\
+                    [[limit]]\nname = \"dns\"\nprotocol = \"udp\"\nrate = \"5/s\"\n";
+        let config = config::parse("limits.toml".as_ref(), text).unwrap().config;
+        let found = without_effect(&config.limits[0], FairStatus::NO_MAPS).unwrap();
+        assert!(!found.is_in_effect());
+        assert_eq!(
+            (found.limit.as_str(), found.at_least, found.at_most),
+            ("web", 5.0, Some(500.0))
+        );
+        assert_eq!(without_effect(&config.limits[1], FairStatus::NO_MAPS), None);
     }
 }

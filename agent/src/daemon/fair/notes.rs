@@ -2,6 +2,7 @@
 
 use api::fair::{FairSignal, FairStatus};
 use api::status::Status;
+use host::PROGRAM;
 
 /// Seconds of goodput beyond which a backlog makes connections wait for long after an onset.
 const LONGEST_BACKLOG: f64 = 0.25;
@@ -10,11 +11,33 @@ const SHORTEST_BUFFER: f64 = 0.05;
 /// What the kernel charges a UDP socket for a small datagram, in bytes.
 const DATAGRAM: f64 = 832.0;
 
+const OPEN_A_SOCKET: &str =
+    "start the server, or name the port of a backend on this host in signals";
+
 /// A finding, and its fix.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Note {
     pub found: String,
     pub fix: String,
+    /// Whether the limit refuses nothing because of it.
+    pub is_failure: bool,
+}
+
+impl Note {
+    fn new(found: impl Into<String>, fix: impl Into<String>) -> Self {
+        Self {
+            found: found.into(),
+            fix: fix.into(),
+            is_failure: false,
+        }
+    }
+
+    fn of_failure(found: impl Into<String>, fix: impl Into<String>) -> Self {
+        Self {
+            is_failure: true,
+            ..Self::new(found, fix)
+        }
+    }
 }
 
 impl std::fmt::Display for Note {
@@ -37,32 +60,42 @@ pub fn all_notes(status: &Status) -> Vec<Note> {
 /// What concerns the operator of a fair limit of this unit.
 fn notes(status: &FairStatus, unit: &str) -> Vec<Note> {
     let name = &status.limit;
-    if status.failure.as_deref() == Some("unreadable") {
-        return vec![Note {
-            found: format!("limit {name:?} refuses nothing below at_most: sockets cannot be read by sock_diag"),
-            fix: "use a kernel with CONFIG_INET_DIAG and CONFIG_INET_UDP_DIAG (modprobe tcp_diag udp_diag)".to_owned(),
-        }];
+    if let Some(note) = note_of_failure(status) {
+        return vec![note];
+    }
+    // It is in effect within a second.
+    if !status.is_in_effect() {
+        return Vec::new();
     }
     if status.signals.is_empty() {
-        return vec![Note {
-            found: format!(
-                "limit {name:?} has no signal: no socket of this host is open on its ports"
-            ),
-            fix: "start the server, or name the port of a backend on this host in signals"
-                .to_owned(),
-        }];
+        return vec![Note::new(
+            format!("limit {name:?} has no signal: no socket of this host is open on its ports"),
+            OPEN_A_SOCKET,
+        )];
     }
+    let closed = (!status.closed_ports.is_empty()).then(|| {
+        let ports: Vec<String> = status.closed_ports.iter().map(u16::to_string).collect();
+        let ports = ports.join(", ");
+        Note::new(
+            format!(
+                "limit {name:?} has no signal of port {ports}: no socket of this host is open there"
+            ),
+            OPEN_A_SOCKET,
+        )
+    });
     let unserved = status
         .signals
         .iter()
         .filter(|signal| !signal.is_served)
-        .map(|signal| Note {
-            found: format!(
-                "limit {name:?} ignores the queue of {} port {}: nobody takes anything from it",
-                kind(signal),
-                signal.port
-            ),
-            fix: "restart the server that opened it".to_owned(),
+        .map(|signal| {
+            Note::new(
+                format!(
+                    "limit {name:?} ignores the queue of {} port {}: nobody takes anything from it",
+                    kind(signal),
+                    signal.port
+                ),
+                "restart the server that opened it",
+            )
         });
     // Requests and bytes do not say how many connections or datagrams a server takes.
     let capacity = status.capacity.unwrap_or_default();
@@ -73,13 +106,13 @@ fn notes(status: &FairStatus, unit: &str) -> Vec<Note> {
     });
     let long = long.map(|signal| {
         let (seconds, wanted) = (signal.room as f64 / capacity, (LONGEST_BACKLOG * capacity).ceil());
-        Note {
-            found: format!(
+        Note::new(
+            format!(
                 "the backlog of TCP port {} has room for {} connections, {seconds:.1} s of what its server accepts: after an onset they wait for as long",
                 signal.port, signal.room
             ),
-            fix: format!("have it listen with a backlog of {wanted}"),
-        }
+            format!("have it listen with a backlog of {wanted}"),
+        )
     });
     let short = status.signals.iter().filter(|signal| {
         unit == "packets"
@@ -89,13 +122,49 @@ fn notes(status: &FairStatus, unit: &str) -> Vec<Note> {
     let short = short.map(|signal| {
         let milliseconds = 1e3 * signal.room as f64 / DATAGRAM / capacity;
         let wanted = (SHORTEST_BUFFER * capacity * DATAGRAM / 2.0).ceil();
-        Note {
-            found: format!("the buffer of UDP port {} holds {milliseconds:.0} ms of what its server reads: it drops where the server pauses", signal.port),
-            fix: format!("set net.core.rmem_default={wanted} with sysctl before the server starts, or SO_RCVBUF"),
-        }
+        Note::new(
+            format!("the buffer of UDP port {} holds {milliseconds:.0} ms of what its server reads: it drops where the server pauses", signal.port),
+            format!("set net.core.rmem_default={wanted} with sysctl before the server starts, or SO_RCVBUF"),
+        )
     });
     let sized = long.chain(short).filter(|_| capacity > 0.0);
-    unserved.chain(sized).collect()
+    closed.into_iter().chain(unserved).chain(sized).collect()
+}
+
+/// What to do about a limit that refuses nothing because something fails.
+fn note_of_failure(status: &FairStatus) -> Option<Note> {
+    let (why, fix) = match status.failure.as_deref()? {
+        "unreadable" => (
+            "sockets cannot be read by sock_diag",
+            "use a kernel with CONFIG_INET_DIAG and CONFIG_INET_UDP_DIAG (modprobe tcp_diag udp_diag)".to_owned(),
+        ),
+        FairStatus::OBSERVE_MODE => {
+            // A trial of the config. Nor is at_most in effect.
+            return Some(Note::new(
+                format!(
+                    "limit {:?} refuses nothing: fair limits are off in mode \"observe\"",
+                    status.limit
+                ),
+                format!("set [agent] mode = \"enforce\"; then {PROGRAM} reload"),
+            ));
+        }
+        FairStatus::NO_MAPS => (
+            "its maps in the kernel cannot be opened",
+            "read the agent's log for the error, and restart the agent".to_owned(),
+        ),
+        FairStatus::ENDED => (
+            "the agent's thread of fair limits has ended",
+            "restart the agent".to_owned(),
+        ),
+        _ => return None,
+    };
+    Some(Note::of_failure(
+        format!(
+            "limit {:?} refuses nothing below at_most: {why}",
+            status.limit
+        ),
+        fix,
+    ))
 }
 
 fn kind(signal: &FairSignal) -> &'static str {
@@ -144,5 +213,40 @@ mod tests {
             ..status("udp", 1, 1.0)
         };
         assert!(fixes(&none, "packets")[0].starts_with("start the server"));
+    }
+
+    #[test]
+    fn each_port_without_a_socket_is_noted() {
+        let status = FairStatus {
+            closed_ports: vec![443, 8080],
+            ..status("listener", 128, 600.0)
+        };
+        let found = notes(&status, "connections");
+        assert_eq!(found.len(), 1);
+        assert!(found[0].found.contains("no signal of port 443, 8080"));
+        assert!(!found[0].is_failure);
+    }
+
+    #[test]
+    fn a_limit_that_is_not_in_effect_is_a_failure_with_a_fix() {
+        for (failure, fix) in [
+            ("observe-mode", "set [agent] mode = \"enforce\""),
+            ("no-maps", "restart the agent"),
+            ("ended", "restart the agent"),
+            ("unreadable", "use a kernel"),
+        ] {
+            let status = FairStatus {
+                failure: Some(failure.to_owned()),
+                ..FairStatus::default()
+            };
+            let found = notes(&status, "packets");
+            assert!(found.len() == 1 && found[0].fix.contains(fix), "{found:?}");
+            assert_eq!(found[0].is_failure, failure != "observe-mode");
+        }
+        let starting = FairStatus {
+            failure: Some(FairStatus::STARTING.to_owned()),
+            ..FairStatus::default()
+        };
+        assert_eq!(notes(&starting, "packets"), []);
     }
 }

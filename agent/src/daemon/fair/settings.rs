@@ -9,6 +9,8 @@ use fair::signals::Ports;
 /// The least level without `at_least`, in packets or connections a second, and in bytes.
 const LEAST: f64 = 1.0;
 const LEAST_BYTES: f64 = 1500.0;
+/// The most ports of a limit that are reported where no socket is open on them: of more, some are to be closed.
+const MOST_NAMED: usize = 16;
 
 /// The settings of a limit's law, and the sockets that are its signals.
 #[derive(Clone, Debug, PartialEq)]
@@ -17,6 +19,8 @@ pub(super) struct LimitSettings {
     pub ports: Ports,
     pub listeners: bool,
     pub datagrams: bool,
+    /// The ports on each of which a socket should be open, in ascending order.
+    pub named: Vec<u16>,
 }
 
 impl LimitSettings {
@@ -33,16 +37,22 @@ impl LimitSettings {
         } else {
             LEAST
         };
-        let mut ports = Vec::new();
+        let (mut ports, mut named) = (Vec::new(), Vec::new());
         let mut backends = 0;
         for signal in &fair.signals {
             match signal {
                 Signal::Port(port) => {
                     ports.push(*port..=*port);
+                    named.push(*port);
                     backends += 1;
                 }
                 Signal::Sockets => match &limit.ports {
-                    Some(own) => ports.extend(ranges(own.iter())),
+                    Some(own) => {
+                        if own.iter().nth(MOST_NAMED).is_none() {
+                            named.extend(own.iter());
+                        }
+                        ports.extend(ranges(own.iter()));
+                    }
                     None => ports.push(1..=u16::MAX),
                 },
             }
@@ -54,6 +64,8 @@ impl LimitSettings {
             ProtocolFilter::Icmp => (false, false),
         };
         datagrams &= unit != fair::Unit::Connections;
+        named.sort_unstable();
+        named.dedup();
         // A backend listens.
         listeners |= backends > 0;
         Some(Self {
@@ -66,6 +78,7 @@ impl LimitSettings {
             ports: Ports(ports),
             listeners,
             datagrams,
+            named,
         })
     }
 }
@@ -89,6 +102,24 @@ fn ranges(ports: impl Iterator<Item = u16>) -> Vec<RangeInclusive<u16>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ports_are_named_unless_a_limit_has_many() {
+        let named = |ports: &str, fair: &str| {
+            let text = format!(
+                "[agent]\ninterfaces = [\"lo\"]\n[[limit]]\nname = \"web\"\nports = [{ports}]\nunit = \"connections\"\n\
+                 rate = \"fair\"\nfair = {{ {fair} }}\n"
+            );
+            let config = config::parse("limits.toml".as_ref(), &text).unwrap().config;
+            LimitSettings::of(&config.limits[0]).unwrap().named
+        };
+        assert_eq!(named("443, 80", ""), [80, 443]);
+        assert_eq!(named("80", "signals = [\"sockets\", 8080]"), [80, 8080]);
+        assert_eq!(named("80", "signals = [8080]"), [8080]);
+        assert_eq!(named("\"1000-1015\"", "").len(), 16);
+        let many = "signals = [\"sockets\", 8080]";
+        assert_eq!(named("\"1000-1016\"", many), [8080]);
+    }
 
     #[test]
     fn adjacent_ports_are_one_range() {

@@ -123,7 +123,14 @@ impl Live {
         };
         Ok(View {
             at_seconds: now as f64 / 1e9,
-            allowed_per_second: reader.config.limits.iter().map(allowed).collect(),
+            // The rate of a fair limit is its level, which is in the status.
+            allowed_per_second: reader
+                .config
+                .limits
+                .iter()
+                .filter(|limit| !limit.is_fair())
+                .map(allowed)
+                .collect(),
             sources,
             matching,
             remembered,

@@ -177,10 +177,12 @@ impl Reader<'_> {
     ) -> Result<SourceLimit, LoadError> {
         let ((nanoseconds, now), sources) = (self.now(), self.sources()?);
         let slot = sources.find(key);
-        let (mut remaining, mut wait) = (u64::MAX, 0);
-        for rule in rules {
+        let (mut remaining, mut wait) = (None::<u64>, 0);
+        // A fair rule whose level is off allows everything.
+        let is_off = |rule: &&Rule| rule.is_fair() && rule.most == u64::from(u32::MAX);
+        for rule in rules.iter().filter(|rule| !is_off(rule)) {
             let (left, ticks) = allowance(sources, rule, slot.as_ref(), now);
-            remaining = remaining.min(left);
+            remaining = Some(remaining.map_or(left, |least| least.min(left)));
             wait = wait.max(self.ingress.settings().scale.nanoseconds(ticks));
         }
         let mut open = None;
@@ -189,7 +191,8 @@ impl Reader<'_> {
         {
             let (counted, reserved) = connections.of_key(key, nanoseconds)?;
             let most = rules.first().map_or(0, |rule| rule.most);
-            (open, remaining, wait) = (Some(counted), most.saturating_sub(counted + reserved), 0);
+            let left = most.saturating_sub(counted + reserved);
+            (open, remaining, wait) = (Some(counted), Some(left), 0);
         }
         let level = limit.level_text(at.level);
         Ok(SourceLimit {
@@ -206,6 +209,7 @@ impl Reader<'_> {
             level,
             sources: counts.sources,
             remaining,
+            fair: None,
             retry_after_seconds: wait as f64 / 1e9,
             passed_packets: counts.passed,
             passed_precision: counts.precision,

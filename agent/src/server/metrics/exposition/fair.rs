@@ -11,6 +11,11 @@ impl Page<'_> {
             let limits = limits.iter();
             limits.filter_map(move |limit| Some(([limit.limit.as_str()], of(limit)?)))
         };
+        // Of a limit that is not in effect, nothing is known.
+        let measured = |of: fn(&FairStatus) -> f64| {
+            let limits = limits.iter().filter(|limit| limit.is_in_effect());
+            limits.map(move |limit| ([limit.limit.as_str()], of(limit)))
+        };
         self.ratio(
             "weir_fair_level",
             "Units a second that each source may have; absent while nothing is refused.",
@@ -21,13 +26,13 @@ impl Page<'_> {
             "weir_fair_offered",
             "Units a second that sources send.",
             ["limit"],
-            each(|limit| Some(limit.offered)),
+            measured(|limit| limit.offered),
         )?;
         self.ratio(
             "weir_fair_passed",
             "Units a second that pass.",
             ["limit"],
-            each(|limit| Some(limit.passed)),
+            measured(|limit| limit.passed),
         )?;
         self.ratio(
             "weir_fair_capacity",
@@ -39,23 +44,22 @@ impl Page<'_> {
             "weir_fair_wait_seconds",
             "How long units wait in the queues of servers.",
             ["limit"],
-            each(|limit| Some(limit.wait_seconds)),
+            measured(|limit| limit.wait_seconds),
         )?;
         self.ratio(
             "weir_fair_loss_ratio",
             "Passed units that servers drop.",
             ["limit"],
-            each(|limit| Some(limit.loss)),
+            measured(|limit| limit.loss),
         )?;
         self.ratio(
             "weir_fair_released",
-            "1 while the limit is released because it cannot help.",
+            "1 while the limit refuses nothing because it cannot help, or is not in effect.",
             ["limit"],
             each(|limit| Some(f64::from(u8::from(limit.failure.is_some())))),
         )?;
-        let onsets = limits
-            .iter()
-            .map(|limit| ([limit.limit.as_str()], limit.onsets));
+        let in_effect = limits.iter().filter(|limit| limit.is_in_effect());
+        let onsets = in_effect.map(|limit| ([limit.limit.as_str()], limit.onsets));
         self.counter(
             "weir_fair_overloads_total",
             "Overloads since the agent started.",

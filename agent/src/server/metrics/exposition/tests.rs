@@ -22,7 +22,7 @@ fn limit(name: &str, direction: &str, packets: u64) -> LimitStatus {
         unit: "packets".to_owned(),
         algorithm: "token-bucket".to_owned(),
         rate: "10/s".to_owned(),
-        burst: 10,
+        burst: Some(10),
         ..LimitDefinition::default()
     };
     let count = Count {
@@ -203,6 +203,30 @@ fn levels_have_series_of_their_own_and_a_limit_without_levels_has_none() {
         ),
         Some(7.0)
     );
+}
+
+#[test]
+fn a_fair_limit_that_is_not_in_effect_is_released_and_has_no_rates() {
+    let mut documents = documents(7);
+    documents.status.fair.push(FairStatus {
+        limit: "off".to_owned(),
+        failure: Some(FairStatus::NO_MAPS.to_owned()),
+        ..FairStatus::default()
+    });
+    let text = Exposition::new().unwrap().text(&documents).unwrap();
+    let of = |limit: &str| {
+        let names = [
+            "released",
+            "offered",
+            "passed",
+            "wait_seconds",
+            "loss_ratio",
+            "overloads_total",
+        ];
+        names.map(|name| value(&text, &format!("weir_fair_{name}"), &[("limit", limit)]))
+    };
+    assert_eq!(of("off"), [Some(1.0), None, None, None, None, None]);
+    assert_eq!(of("fair"), [Some(0.0); 6]);
 }
 
 /// Names in backticks; `…_x` stands for `weir_group_x`.

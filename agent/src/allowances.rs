@@ -177,6 +177,12 @@ pub fn check_raised(raised: &Config) -> Result<Option<String>, String> {
             limit.name
         ));
     }
+    if let Some(limit) = raised.limits.iter().find(|limit| limit.is_fair()) {
+        return Err(format!(
+            "--times is not supported with rate = \"fair\", which limit {:?} has: leave out --times to exempt the prefix",
+            limit.name
+        ));
+    }
     match (compile::plan(raised), decide::memory(raised)) {
         (Err(error), _) => Err(format!("{error}; write a smaller --times")),
         (_, Err((limit, error))) => Err(format!(
@@ -353,6 +359,31 @@ mod tests {
         );
         let factors: Vec<f64> = config.multipliers().iter().map(|of| of.factor()).collect();
         assert_eq!(factors, [1.0, 3.0, 2.0, 6.0, 15.0, 2.5]);
+    }
+
+    #[test]
+    fn limits_are_not_raised_beside_a_fair_one() {
+        let text = "[agent]\ninterfaces = [\"lo\"]\n[[limit]]\nname = \"web\"\nrate = \"fair\"\n";
+        let config = config::parse("limits.toml".as_ref(), text).unwrap().config;
+        let exempt = allowance("192.0.2.7", 100);
+        let raised = Allowance {
+            times: Some(5.0),
+            ..allowance("192.0.2.9", 100)
+        };
+        let both = applied(config.clone(), &[exempt.clone(), raised.clone()]);
+        let error = check_raised(&both).unwrap_err();
+        assert!(
+            error.contains("rate = \"fair\", which limit \"web\" has: leave out --times"),
+            "{error}"
+        );
+        assert_eq!(
+            check_raised(&applied(config.clone(), std::slice::from_ref(&exempt))),
+            Ok(None)
+        );
+        let mut all = vec![exempt.clone(), raised];
+        let (possible, note) = applied_where_possible(config, &mut all);
+        assert!(possible.agent.multiplied.is_empty() && all == [exempt]);
+        assert!(note.unwrap().contains("raises no limits any more"));
     }
 
     #[test]

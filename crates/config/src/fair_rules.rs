@@ -3,7 +3,9 @@
 use super::fair::{FAIR, Fair, FairTable, LimitRate, Signal};
 use super::limit::Limit;
 use super::limit_action::{Action, Throttle};
-use super::policy::{Algorithm, Class, Direction, Key, Multiplier, Rate, Service, Unit};
+use super::policy::{
+    Algorithm, Class, Direction, Key, Multiplier, ProtocolFilter, Rate, Service, Unit,
+};
 use super::rates::{RateText, ReadRate};
 use super::report::{Problems, Span};
 use super::schema::{self, Located, Place, read_inner};
@@ -63,11 +65,42 @@ pub fn read(limit: &Limit, place: Place<'_>, problems: &mut Problems) -> Option<
         let help = "write signals = [\"sockets\"], or leave out signals";
         problems.error(span(&FairTable::SIGNALS), message, help);
     }
+    if let Err((message, help)) = check_signals(limit, &signals) {
+        problems.error(span(&FairTable::SIGNALS), message, help);
+    }
     Some(Fair {
         at_least,
         at_most,
         signals,
     })
+}
+
+/// Checks that each sign is one of this limit, and is there once. Returns what is wrong, and the correction.
+fn check_signals(limit: &Limit, signals: &[Signal]) -> Result<(), (String, String)> {
+    let reads_sockets = signals.contains(&Signal::Sockets);
+    if limit.protocol == ProtocolFilter::Icmp && reads_sockets {
+        let message =
+            "signals has \"sockets\", and no socket queues packets of protocol = \"icmp\"";
+        let help = "name the port of a server on this host, as signals = [8080], or write a number as the rate";
+        return Err((message.to_owned(), help.to_owned()));
+    }
+    for (place, signal) in signals.iter().enumerate() {
+        let text = signal.word();
+        if signals[..place].contains(signal) {
+            let message = format!("duplicate signal {text}");
+            return Err((message, format!("leave out one {text}")));
+        }
+        // Of a limit on UDP, a number is a listener.
+        let Signal::Port(port) = signal else { continue };
+        let is_own = limit.ports.as_ref().is_none_or(|own| own.contains(*port));
+        if reads_sockets && is_own && limit.protocol != ProtocolFilter::Udp {
+            let message = format!(
+                "duplicate signal {text}: it is one of the limit's own ports, whose signal is \"sockets\""
+            );
+            return Err((message, format!("leave out {text}")));
+        }
+    }
+    Ok(())
 }
 
 /// The least level that may be set: what a source uses at a low level it owes for as long at a higher one.

@@ -84,6 +84,18 @@ fn what_a_fair_limit_does_not_support_is_an_error() {
         ("fair = { signals = [] }", "signals is empty"),
         ("fair = { signals = [\"cpu\"] }", "invalid signal \"cpu\""),
         ("fair = { signals = [0] }", "invalid signal 0"),
+        (
+            "fair = { signals = [\"sockets\", \"sockets\"] }",
+            "duplicate signal \"sockets\"",
+        ),
+        (
+            "fair = { signals = [8080, 9090, 8080] }",
+            "duplicate signal 8080",
+        ),
+        (
+            "fair = { signals = [443, \"sockets\"] }",
+            "duplicate signal 443: it is one of the limit's own ports",
+        ),
         ("burst = 5", "burst is not supported"),
         ("tiers = [\"60/h\"]", "tiers is not supported"),
         (
@@ -129,6 +141,32 @@ fn what_a_fair_limit_does_not_support_is_an_error() {
     let without = LIMIT.replace("\"fair\"", "\"5/s\"\nfair = { at_most = \"7/s\" }");
     let report = parse(&without).unwrap_err().to_string();
     assert!(report.contains("fair requires rate = \"fair\""), "{report}");
+}
+
+#[test]
+fn sockets_are_no_signal_of_icmp() {
+    let icmp = "[[limit]]\nname = \"ping\"\nprotocol = \"icmp\"\nrate = \"fair\"\n";
+    for signals in ["", "fair = { signals = [\"sockets\", 8080] }\n"] {
+        let report = parse(&format!("{icmp}{signals}")).unwrap_err().to_string();
+        assert!(
+            report.contains("no socket queues packets of protocol = \"icmp\""),
+            "{report}"
+        );
+    }
+    let backend = "fair = { signals = [8080] }\n";
+    assert!(parse(&format!("{icmp}{backend}")).is_ok());
+}
+
+#[test]
+fn a_port_of_the_limit_is_a_signal_where_sockets_are_not() {
+    for signals in ["[443]", "[443, 8080]"] {
+        let shares = limit(&format!("fair = {{ signals = {signals} }}\n")).shares;
+        assert_eq!(shares.unwrap().signals[0], Signal::Port(443));
+    }
+    // The listener of DNS over TCP.
+    let dns = "[[limit]]\nname = \"dns\"\nprotocol = \"udp\"\nports = [53]\nrate = \"fair\"\n\
+               fair = { signals = [\"sockets\", 53] }\n";
+    assert!(parse(dns).is_ok());
 }
 
 #[test]

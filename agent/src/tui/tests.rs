@@ -125,7 +125,7 @@ fn a_fair_limit_has_a_load_while_a_level_is_in_effect() {
     );
     assert_eq!(
         load(Some(2_000.0)),
-        "packets           fair packets             2      1000         500 ##.......  25%"
+        "packets           fair packets             2      1000         500 ##......  25%"
     );
 }
 

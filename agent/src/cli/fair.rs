@@ -13,6 +13,7 @@ pub(super) fn line(fair: &FairStatus) -> String {
         Some(FairStatus::OBSERVE_MODE) => Some("fair limits are off in mode \"observe\""),
         Some(FairStatus::NO_MAPS) => Some("its maps in the kernel cannot be opened"),
         Some(FairStatus::ENDED) => Some("the agent's thread of fair limits has ended"),
+        Some(FairStatus::LATE) => Some("the agent's thread of fair limits has not run for 2 s"),
         Some(FairStatus::STARTING) => Some("its policy is new"),
         _ => None,
     };

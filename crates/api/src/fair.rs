@@ -49,13 +49,16 @@ impl FairStatus {
     pub const NO_MAPS: &str = "no-maps";
     /// The agent's thread of fair limits has ended.
     pub const ENDED: &str = "ended";
+    /// The agent's thread of fair limits has not run for 2 s: levels have ended in the kernel.
+    pub const LATE: &str = "late";
     /// The policy is new: the limit is in effect within a second.
     pub const STARTING: &str = "starting";
     /// The failures of limits that are not in effect, whose numbers are 0.
-    pub const NOT_IN_EFFECT: [&str; 4] = [
+    pub const NOT_IN_EFFECT: [&str; 5] = [
         Self::OBSERVE_MODE,
         Self::NO_MAPS,
         Self::ENDED,
+        Self::LATE,
         Self::STARTING,
     ];
 

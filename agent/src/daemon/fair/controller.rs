@@ -20,6 +20,9 @@ const TICK: Duration = Duration::from_millis(50);
 /// How often a new policy is looked for while the one in effect has no fair limit.
 const IDLE: Duration = Duration::from_millis(500);
 
+/// How long levels are in effect after they were written.
+const LASTS: Duration = Duration::from_secs(2);
+
 /// The fair limits in effect.
 pub struct FairController {
     shared: Arc<Shared>,
@@ -37,19 +40,24 @@ struct Known {
     statuses: Vec<FairStatus>,
     /// Why it has no limits.
     failure: Option<&'static str>,
+    /// When it wrote this last.
+    at: Option<Instant>,
 }
 
 impl Known {
     /// Each fair limit of a config, in its order.
-    fn of(&self, config: &Config) -> Vec<FairStatus> {
+    fn of(&self, config: &Config, now: Instant) -> Vec<FairStatus> {
+        let since = self.at.map(|at| now.saturating_duration_since(at));
+        let is_late = since.is_some_and(|since| since > LASTS);
         let failure = match config.agent.mode {
             Mode::Observe => FairStatus::OBSERVE_MODE,
+            Mode::Enforce if is_late => FairStatus::LATE,
             Mode::Enforce => self.failure.unwrap_or(FairStatus::STARTING),
         };
         let limits = config.limits.iter();
         let status = limits.filter_map(|limit| {
             let known = self.statuses.iter();
-            let known = known.filter(|_| config.agent.mode == Mode::Enforce);
+            let known = known.filter(|_| config.agent.mode == Mode::Enforce && !is_late);
             known
                 .clone()
                 .find(|known| known.limit == limit.name && limit.is_fair())
@@ -87,7 +95,7 @@ impl FairController {
     /// Each fair limit of the config in effect, also those that refuse nothing since something fails.
     #[must_use]
     pub fn statuses(&self, config: &Config) -> Vec<FairStatus> {
-        self.shared.known().of(config)
+        self.shared.known().of(config, Instant::now())
     }
 }
 
@@ -124,6 +132,7 @@ impl Drop for Running {
             *self.shared.known() = Known {
                 statuses: Vec::new(),
                 failure: Some(FairStatus::ENDED),
+                at: None,
             };
             tracing::error!(
                 "the thread of fair limits has ended; they refuse nothing below at_most: restart the agent"
@@ -146,6 +155,7 @@ impl Running {
             *self.shared.known() = Known {
                 statuses: self.limits.iter().map(document).collect(),
                 failure: self.failure.as_ref().map(|_| FairStatus::NO_MAPS),
+                at: Some(Instant::now()),
             };
             deadline += if self.limits.is_empty() { IDLE } else { TICK };
             // After a pause of this thread, ticks are not made up for.
@@ -251,7 +261,7 @@ mod tests {
     }
 
     fn failures(known: &Known, mode: &str) -> Vec<(String, Option<String>)> {
-        let statuses = known.of(&config(mode)).into_iter();
+        let statuses = known.of(&config(mode), Instant::now()).into_iter();
         statuses
             .map(|status| (status.limit, status.failure))
             .collect()
@@ -277,11 +287,30 @@ mod tests {
                 .map(in_effect)
                 .to_vec(),
             failure: None,
+            at: Some(Instant::now()),
         };
         let none = ["web", "udp"].map(|name| (name.to_owned(), None));
         assert_eq!(failures(&known, "enforce"), none);
         // The thread has not seen the change yet.
         assert_eq!(failures(&known, "observe"), of_both("observe-mode"));
+    }
+
+    #[test]
+    fn levels_of_a_thread_that_does_not_run_are_not_in_effect() {
+        let began = Instant::now();
+        let known = Known {
+            statuses: vec![FairStatus {
+                limit: "web".to_owned(),
+                level: Some(20.0),
+                ..FairStatus::default()
+            }],
+            failure: None,
+            at: Some(began),
+        };
+        let web = |after| known.of(&config("enforce"), began + after)[0].clone();
+        assert_eq!((web(LASTS).level, web(LASTS).failure), (Some(20.0), None));
+        let late = web(LASTS + TICK);
+        assert_eq!((late.level, late.failure.as_deref()), (None, Some("late")));
     }
 
     #[test]
@@ -301,7 +330,7 @@ mod tests {
             panic!("a test");
         });
         assert!(thread.join().is_err());
-        let found = shared.known().of(&config("enforce"));
+        let found = shared.known().of(&config("enforce"), Instant::now());
         assert_eq!(found[0].failure.as_deref(), Some(FairStatus::ENDED));
     }
 }

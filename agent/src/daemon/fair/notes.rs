@@ -63,10 +63,6 @@ fn notes(status: &FairStatus, unit: &str) -> Vec<Note> {
     if let Some(note) = note_of_failure(status) {
         return vec![note];
     }
-    // It is in effect within a second.
-    if !status.is_in_effect() {
-        return Vec::new();
-    }
     if status.signals.is_empty() {
         return vec![Note::new(
             format!("limit {name:?} has no signal: no socket of this host is open on its ports"),
@@ -156,6 +152,17 @@ fn note_of_failure(status: &FairStatus) -> Option<Note> {
             "the agent's thread of fair limits has ended",
             "restart the agent".to_owned(),
         ),
+        FairStatus::LATE => (
+            "the agent's thread of fair limits has not run for 2 s",
+            "give the agent CPU time (CPUWeight of its unit), and restart it if that does not help"
+                .to_owned(),
+        ),
+        FairStatus::STARTING => {
+            return Some(Note::new(
+                format!("limit {:?} refuses nothing yet: its policy is new", status.limit),
+                format!("{PROGRAM} status shows it within a second"),
+            ));
+        }
         _ => return None,
     };
     Some(Note::of_failure(
@@ -233,6 +240,8 @@ mod tests {
             ("observe-mode", "set [agent] mode = \"enforce\""),
             ("no-maps", "restart the agent"),
             ("ended", "restart the agent"),
+            ("late", "give the agent CPU time"),
+            ("starting", "within a second"),
             ("unreadable", "use a kernel"),
         ] {
             let status = FairStatus {
@@ -241,12 +250,8 @@ mod tests {
             };
             let found = notes(&status, "packets");
             assert!(found.len() == 1 && found[0].fix.contains(fix), "{found:?}");
-            assert_eq!(found[0].is_failure, failure != "observe-mode");
+            let is_failure = !["observe-mode", "starting"].contains(&failure);
+            assert_eq!(found[0].is_failure, is_failure);
         }
-        let starting = FairStatus {
-            failure: Some(FairStatus::STARTING.to_owned()),
-            ..FairStatus::default()
-        };
-        assert_eq!(notes(&starting, "packets"), []);
     }
 }

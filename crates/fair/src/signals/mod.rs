@@ -85,7 +85,7 @@ impl Signals {
         let kinds = kinds.into_iter().filter(|(_, is_read)| *is_read);
         Ok(Self {
             reader: Reader::new()?,
-            ports,
+            ports: ports.merged(),
             overflows: kinds.map(|(kind, _)| Overflows::new(kind)).collect(),
             looks: Looks::new(),
             known: BTreeMap::new(),
@@ -104,6 +104,9 @@ impl Signals {
             self.reader
                 .sockets(overflows.kind(), &self.ports, &mut found)?;
         }
+        // A dump may meet a socket twice: its second observation would have no drops.
+        let mut cookies = BTreeSet::new();
+        found.retain(|found| cookies.insert(found.socket.cookie));
         self.known.values_mut().for_each(|known| known.seen = false);
         let mut without_sign = BTreeSet::new();
         for Found { socket, .. } in &found {

@@ -71,6 +71,25 @@ fn a_udp_socket_has_a_queue_a_buffer_and_drops() {
 }
 
 #[test]
+fn a_port_that_is_named_twice_is_read_once() {
+    let server = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let address = server.local_addr().unwrap();
+    let client = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let port = address.port();
+    let ports = Ports(vec![port..=port, port..=port, port..=port]);
+    let mut signals = Signals::new(ports, false, true).unwrap();
+    let room = signals.read(0.0, PACKETS).unwrap().buffer.unwrap();
+    let sent = 2 * room as usize;
+    for _ in 0..sent {
+        client.send_to(b"x", address).unwrap();
+    }
+    let queue = signals.read(0.05, PACKETS).unwrap();
+    assert_eq!(signals.watched().len(), 1);
+    assert!(queue.waiting < 1.1 * room, "{queue:?}");
+    assert!(queue.dropped > 0.3 * sent as f64, "{queue:?}");
+}
+
+#[test]
 fn a_listener_has_a_queue_of_connections() {
     let listener = TcpListener::bind((Ipv6Addr::LOCALHOST, 0)).unwrap();
     let address = listener.local_addr().unwrap();

@@ -33,6 +33,14 @@ pub(crate) const LONG_WAIT: f64 = 0.1;
 pub(crate) const LONG_WAIT_TARGETS: f64 = 2.5;
 /// Fewer waiting units than these are noise.
 pub(crate) const FEWEST_WAITING: f64 = 5.0;
+/// What passes reaches queues if more than this share of it has, over so many seconds.
+pub(crate) const FEW_ARRIVE: f64 = 0.9;
+pub(crate) const ARRIVALS_WINDOW: f64 = 0.5;
+/// Connections of a tick from which the tick alone shows how many units one is; otherwise, over so many seconds.
+pub(crate) const FEWEST_ARRIVALS: f64 = 10.0;
+pub(crate) const CONNECTIONS_WINDOW: f64 = 1.0;
+/// Packets of a connection while that cannot be measured.
+pub(crate) const PACKETS_OF_A_CONNECTION: f64 = 8.0;
 /// The wait to which the queue is regulated, in seconds. For UDP this share of the buffer if that is less.
 pub(crate) const TARGET: f64 = 0.05;
 pub(crate) const TARGET_OF_BUFFER: f64 = 0.3;
@@ -131,8 +139,9 @@ pub(crate) const FEWER_DROPS: f64 = 0.5;
 pub(crate) const LEAST_EFFECT: f64 = 0.25;
 /// Seconds after a release without effect in which nobody is limited.
 pub(crate) const PAUSE: f64 = 30.0;
-/// The share of the capacity below which there is no goodput.
+/// The shares of the largest goodput, and of what passes, below which there is no goodput.
 pub(crate) const NO_GOODPUT: f64 = 0.01;
+pub(crate) const NO_PART: f64 = 0.05;
 
 /// What a limit counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -28,6 +28,22 @@ pub struct Queue {
     pub dropped: f64,
     /// What the buffers of UDP sockets have room for. None while connections wait, too: they have more room than time.
     pub buffer: Option<f64>,
+    /// What programs of the network namespace took from queues since the last reading that had it: at least what was taken
+    /// from these. None: it was not read.
+    pub taken: Option<f64>,
+    /// Connections that wait, in a limit on packets or bytes: only what passes shows how many units they are.
+    pub connections: Connections,
+}
+
+/// Connections of a limit on packets or bytes. Numbers of connections, as the same fields of [`Queue`].
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Connections {
+    pub waiting: f64,
+    pub growth: f64,
+    pub dropped: f64,
+    pub taken: Option<f64>,
+    /// The units of a packet.
+    pub packet: f64,
 }
 
 /// A source of sampled units.

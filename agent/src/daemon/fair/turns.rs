@@ -228,6 +228,7 @@ mod tests {
                 waiting: 100.0,
                 dropped: 50.0,
                 buffer: None,
+                ..fair::Queue::default()
             };
             for tick in 1..=3 {
                 let now = f64::from(tick) * 0.05;

@@ -1,7 +1,7 @@
 //! Fail-safe: what a law cannot know or cannot help refuses nobody.
 
 use super::tick::Tick;
-use crate::parameters::{NO_GOODPUT, PAUSE, STALLED, UNREADABLE, WITHOUT_EFFECT};
+use crate::parameters::{PAUSE, STALLED, UNREADABLE, WITHOUT_EFFECT};
 
 /// Why a fair limit is off, from one tick to the next, although there may be an overload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,7 +45,7 @@ impl Watch {
     pub fn readable(&mut self, tick: &Tick, at_least: bool, without_effect: bool) -> bool {
         self.unreadable = 0.0;
         self.goodput = self.goodput.max(tick.goodput);
-        let stalls = tick.is_queued && tick.serves_less_than(NO_GOODPUT * self.goodput);
+        let stalls = tick.is_queued && tick.serves_none_of(self.goodput);
         self.stalled = if stalls {
             self.stalled + tick.elapsed
         } else {

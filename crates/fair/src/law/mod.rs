@@ -1,6 +1,7 @@
 //! The law ("fill"): an estimate of the capacity, a regulator of the queue, water-filling over sampled sources, Newton steps
 //! on the exact counters, levels of networks and of all, and a hold against pulses.
 
+mod arrivals;
 mod capacity;
 mod effect;
 mod failure;
@@ -15,6 +16,7 @@ use crate::parameters::{
     LONGER, LOSS, MEAN_LOSS, MEAN_LOSS_GAIN, OFF, RAISE, REFUSES, RELEASE, Settings, TICK,
 };
 use crate::reading::Reading;
+use arrivals::Arrivals;
 use capacity::Capacity;
 use effect::Effect;
 use failure::Watch;
@@ -75,6 +77,7 @@ pub struct Law {
     settings: Settings,
     state: State,
     cause: Option<Cause>,
+    arrivals: Arrivals,
     capacity: Capacity,
     fill: Fill,
     watch: Watch,
@@ -97,6 +100,7 @@ impl Law {
             settings,
             state: State::Off,
             cause: None,
+            arrivals: Arrivals::default(),
             capacity: Capacity::default(),
             fill: Fill::default(),
             watch: Watch::default(),
@@ -121,10 +125,11 @@ impl Law {
             return self.level();
         };
         if !self.was_read {
-            queue.growth = 0.0;
+            (queue.growth, queue.connections.growth) = (0.0, 0.0);
         }
         self.was_read = true;
-        let tick = Tick::new(reading, queue, self.capacity.value, self.settings.unit);
+        let flow = self.arrivals.read(reading, &queue, self.settings.unit);
+        let tick = Tick::new(reading, &flow, self);
         self.advance(&tick, reading);
         self.last = tick;
         self.level()

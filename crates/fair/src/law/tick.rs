@@ -1,7 +1,9 @@
 //! A reading in rates.
 
-use crate::parameters::{FEWEST_WAITING, TARGET, TARGET_OF_BUFFER, Unit};
-use crate::reading::{Queue, Reading};
+use super::Law;
+use super::arrivals::Flow;
+use crate::parameters::{FEWEST_WAITING, NO_GOODPUT, NO_PART, TARGET, TARGET_OF_BUFFER};
+use crate::reading::Reading;
 
 /// A reading, in units a second.
 #[derive(Clone, Copy, Debug, Default)]
@@ -24,31 +26,33 @@ pub struct Tick {
 }
 
 impl Tick {
-    pub fn new(reading: &Reading, queue: Queue, capacity: f64, unit: Unit) -> Self {
-        let granule = unit.granule();
+    pub fn new(reading: &Reading, flow: &Flow, law: &Law) -> Self {
+        let (capacity, granule) = (law.capacity.value, law.settings.unit.granule());
         let rate = |units: f64| units / reading.elapsed;
-        let served = rate(reading.passed - queue.dropped - queue.growth);
+        let served = rate(flow.served());
         let goodput = served.max(granule);
-        let is_queued = queue.waiting >= FEWEST_WAITING * granule;
-        let speed = goodput.max(0.5 * capacity);
+        let is_queued = flow.waiting >= FEWEST_WAITING * granule;
+        // A program may read several datagrams at once: nothing but drops shows an overload of them.
+        let reads = if law.is_off() && flow.buffer.is_some() {
+            rate(reading.passed - flow.dropped - flow.growth).max(goodput)
+        } else {
+            goodput
+        };
+        let speed = reads.max(0.5 * capacity);
         let of_buffer = |buffer: f64| TARGET_OF_BUFFER * buffer / capacity.max(goodput);
         Self {
             now: reading.now,
             elapsed: reading.elapsed,
             offered: rate(reading.passed + reading.refused),
-            passed: rate(reading.passed),
+            passed: rate(flow.passed),
             refused: rate(reading.refused),
-            drops: rate(queue.dropped),
-            loss: queue.dropped / reading.passed.max(granule),
+            drops: rate(flow.dropped),
+            loss: (flow.dropped / flow.passed.max(granule)).min(1.0),
             goodput,
             served,
             is_queued,
-            wait: if is_queued {
-                queue.waiting / speed
-            } else {
-                0.0
-            },
-            target: queue.buffer.map_or(TARGET, of_buffer).min(TARGET),
+            wait: if is_queued { flow.waiting / speed } else { 0.0 },
+            target: flow.buffer.map_or(TARGET, of_buffer).min(TARGET),
         }
     }
 
@@ -57,8 +61,8 @@ impl Tick {
         self.served > 0.0
     }
 
-    /// Whether less than this was served, in units a second.
-    pub fn serves_less_than(&self, rate: f64) -> bool {
-        self.served < rate
+    /// Whether servers served next to nothing: of what passed, and of this, in units a second.
+    pub fn serves_none_of(&self, rate: f64) -> bool {
+        self.served < NO_GOODPUT * rate && self.served <= NO_PART * self.passed
     }
 }

@@ -11,8 +11,7 @@
 //!
 //! A full queue of handshakes without SYN cookies (`TCPReqQFullDrop`) is no overload of a server.
 
-use std::fs;
-
+use super::counters::{Files, overflows};
 use super::reader::Kind;
 
 /// The share of its room from which a queue is long. With stalls of 15 ms, a server at 50 % load has no such queue.
@@ -66,102 +65,28 @@ pub(super) struct Overflows {
 }
 
 impl Overflows {
-    pub fn new(kind: Kind) -> Self {
+    pub fn new(kind: Kind, files: &mut Files) -> Self {
         Self {
             kind,
-            last: read(kind),
+            last: overflows(kind, files),
             read_at: f64::NEG_INFINITY,
         }
     }
 
-    pub const fn kind(&self) -> Kind {
-        self.kind
-    }
-
     /// Those since the last call with drops, or since at most a second before. `None`: they cannot be read.
-    pub fn since(&mut self, now: f64, has_drops: bool) -> Option<f64> {
+    pub fn since(&mut self, now: f64, has_drops: bool, files: &mut Files) -> Option<f64> {
         if !has_drops && now - self.read_at < STALE {
             return None;
         }
         let before = self.last;
-        (self.last, self.read_at) = (read(self.kind), now);
+        (self.last, self.read_at) = (overflows(self.kind, files), now);
         Some(self.last?.saturating_sub(before?) as f64)
     }
-}
-
-fn read(kind: Kind) -> Option<u64> {
-    let file = |name| fs::read_to_string(format!("/proc/thread-self/net/{name}"));
-    match kind {
-        Kind::Listener => in_table(&file("netstat").ok()?, "TcpExt:", &["ListenOverflows"]),
-        Kind::Datagrams => {
-            let first = in_table(&file("snmp").ok()?, "Udp:", &["RcvbufErrors", "MemErrors"])?;
-            // Without IPv6 there is no such file.
-            let second = file("snmp6").unwrap_or_default();
-            let names = ["Udp6RcvbufErrors", "Udp6MemErrors"];
-            Some(first.wrapping_add(in_list(&second, &names)))
-        }
-    }
-}
-
-/// The sum of the counters with these names, in a file with lines of names, each before a line of values. `None` without
-/// the first of them.
-fn in_table(text: &str, table: &str, names: &[&str]) -> Option<u64> {
-    let mut lines = text.lines().filter_map(|line| line.strip_prefix(table));
-    let header = lines.next()?.split_whitespace();
-    let values: Vec<u64> = lines
-        .next()?
-        .split_whitespace()
-        .map(|value| value.parse().unwrap_or(0))
-        .collect();
-    let header: Vec<&str> = header.collect();
-    let value = |name: &&str| {
-        let place = header.iter().position(|other| other == name)?;
-        values.get(place).copied()
-    };
-    value(names.first()?)?;
-    Some(names.iter().filter_map(value).fold(0, u64::wrapping_add))
-}
-
-/// The sum of the counters with these names, in a file with lines of a name and a value.
-fn in_list(text: &str, names: &[&str]) -> u64 {
-    let values = text.lines().filter_map(|line| {
-        let (name, value) = line.split_once(char::is_whitespace)?;
-        let value: u64 = value.trim().parse().ok()?;
-        names.contains(&name).then_some(value)
-    });
-    values.fold(0, u64::wrapping_add)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    const SNMP: &str = "Udp: InDatagrams NoPorts InErrors OutDatagrams RcvbufErrors SndbufErrors InCsumErrors IgnoredMulti MemErrors\n\
-        Udp: 3203 565092 5632 576746 5000 969258 600 0 32\n\
-        UdpLite: InDatagrams NoPorts InErrors OutDatagrams RcvbufErrors SndbufErrors InCsumErrors IgnoredMulti MemErrors\n\
-        UdpLite: 0 0 0 0 7 0 0 0 0\n";
-
-    #[test]
-    fn counters_are_found_by_name() {
-        let names = ["RcvbufErrors", "MemErrors"];
-        assert_eq!(in_table(SNMP, "Udp:", &names), Some(5032));
-        assert_eq!(in_table(SNMP, "Udp:", &["InCsumErrors"]), Some(600));
-        let list = "Udp6InErrors                    \t9\nUdp6RcvbufErrors                \t4\nUdp6MemErrors\t1\n";
-        assert_eq!(in_list(list, &["Udp6RcvbufErrors", "Udp6MemErrors"]), 5);
-    }
-
-    #[test]
-    fn a_counter_that_an_older_kernel_lacks_is_zero_or_unknown() {
-        let old = "Udp: InDatagrams InErrors RcvbufErrors\nUdp: 1 2 3\n";
-        let names = ["RcvbufErrors", "MemErrors"];
-        assert_eq!(in_table(old, "Udp:", &names), Some(3));
-        assert_eq!(in_table("Udp: InErrors\nUdp: 1\n", "Udp:", &names), None);
-        assert_eq!(
-            in_table("Udp: InErrors RcvbufErrors\n", "Udp:", &names),
-            None
-        );
-        assert_eq!(in_table("", "Udp:", &names), None);
-    }
 
     #[test]
     fn drops_are_capped_by_overflows_where_these_are_known() {
@@ -186,11 +111,14 @@ mod tests {
 
     #[test]
     fn this_namespace_has_both_counters() {
-        assert!(read(Kind::Datagrams).is_some() && read(Kind::Listener).is_some());
-        let mut overflows = Overflows::new(Kind::Listener);
-        assert!(overflows.since(0.0, false).is_some(), "the first is due");
-        assert!(overflows.since(0.9, false).is_none());
-        assert!(overflows.since(0.9, true).is_some());
-        assert!(overflows.since(2.0, false).is_some());
+        let mut files = Files::default();
+        for kind in [Kind::Datagrams, Kind::Listener] {
+            assert!(overflows(kind, &mut files).is_some());
+        }
+        let mut counter = Overflows::new(Kind::Listener, &mut files);
+        let mut since = |now, has_drops| counter.since(now, has_drops, &mut files);
+        assert!(since(0.0, false).is_some(), "the first is due");
+        assert!(since(0.9, false).is_none() && since(0.9, true).is_some());
+        assert!(since(2.0, false).is_some());
     }
 }

@@ -3,12 +3,14 @@
 //!
 //! Only sockets of the agent's network namespace can be read.
 
+mod counters;
 mod drops;
 mod guard;
 mod looks;
 mod owner;
 mod ports;
 mod reader;
+mod taken;
 #[cfg(test)]
 mod tests;
 
@@ -16,7 +18,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 
 use crate::parameters::Unit;
-use crate::reading::Queue;
+use crate::reading::{Connections, Queue};
+use counters::Files;
 use drops::Overflows;
 pub(crate) use drops::{LongQueue, overflowed};
 use guard::{Guard, Signs};
@@ -25,14 +28,12 @@ use owner::{Local, owners};
 pub use ports::Ports;
 use reader::{Found, Reader};
 pub use reader::{Kind, Socket};
+use taken::{Due, Taken};
 
 /// What the kernel charges a UDP socket for a small datagram: a buffer of 212,992 bytes holds 256. Drivers that receive
 /// into pages have it charge up to five times as much: the queue then seems longer, and the loop that regulates it is that
 /// much faster, with a margin of 6.
 const DATAGRAM: f64 = 832.0;
-/// Packets of a short connection: what a waiting one stands for in a limit on packets or bytes.
-const PACKETS_OF_A_CONNECTION: f64 = 8.0;
-
 /// What a limit counts, and what is known of its packets.
 #[derive(Clone, Copy, Debug)]
 pub struct Scale {
@@ -54,11 +55,19 @@ pub struct Watched {
 pub struct Signals {
     reader: Reader,
     ports: Ports,
-    /// Of each kind of socket that is read.
-    overflows: Vec<Overflows>,
+    kinds: Vec<Counted>,
+    due: Due,
     looks: Looks,
     known: BTreeMap<u64, Known>,
     watched: Vec<Watched>,
+}
+
+/// A kind of socket that is read, and its counters of the namespace.
+#[derive(Debug)]
+struct Counted {
+    kind: Kind,
+    overflows: Overflows,
+    taken: Taken,
 }
 
 /// A socket of earlier readings.
@@ -86,7 +95,8 @@ impl Signals {
         Ok(Self {
             reader: Reader::new()?,
             ports: ports.merged(),
-            overflows: kinds.map(|(kind, _)| Overflows::new(kind)).collect(),
+            kinds: kinds.map(|(kind, _)| Counted::new(kind)).collect(),
+            due: Due::new(),
             looks: Looks::new(),
             known: BTreeMap::new(),
             watched: Vec::new(),
@@ -100,9 +110,8 @@ impl Signals {
     /// When the kernel's reply is late or is not understood.
     pub fn read(&mut self, now: f64, scale: Scale) -> io::Result<Queue> {
         let mut found = Vec::new();
-        for overflows in &self.overflows {
-            self.reader
-                .sockets(overflows.kind(), &self.ports, &mut found)?;
+        for Counted { kind, .. } in &self.kinds {
+            self.reader.sockets(*kind, &self.ports, &mut found)?;
         }
         // A dump may meet a socket twice: its second observation would have no drops.
         let mut cookies = BTreeSet::new();
@@ -163,42 +172,42 @@ impl Signals {
 
     /// What waits at the sockets that are served, and what their full queues dropped.
     fn sum(&mut self, now: f64, scale: Scale) -> Queue {
-        let mut queue = Queue::default();
-        let (mut buffer, mut listeners_wait) = (0.0, false);
-        for overflows in &mut self.overflows {
-            let kind = overflows.kind();
-            let of_kind = self
-                .watched
-                .iter()
-                .filter(|watched| watched.socket.kind == kind);
+        let mut files = Files::default();
+        let mut parts = Vec::new();
+        for Counted {
+            kind, overflows, ..
+        } in &mut self.kinds
+        {
+            let of_kind = |watched: &&Watched| watched.socket.kind == *kind;
             // The namespace counts those of queues that nobody serves, too.
+            let of_kind = self.watched.iter().filter(of_kind);
             let drops = of_kind
                 .clone()
                 .filter_map(|watched| self.known.get(&watched.socket.cookie))
                 .map(|known| known.dropped)
                 .sum();
-            let share = overflowed(drops, overflows.since(now, drops > 0.0));
-            let (waiting, drop) = scale.units(kind);
+            let share = overflowed(drops, overflows.since(now, drops > 0.0, &mut files));
+            let mut part = Part::new(*kind, of_kind.clone().next().is_some());
             for Watched { socket, is_served } in of_kind {
-                let Some(known) = self.known.get_mut(&socket.cookie) else {
-                    continue;
-                };
-                let waited = known.waited.take();
-                if !is_served {
-                    continue;
-                }
-                known.waited = Some(socket.waiting);
-                let waits = f64::from(socket.waiting);
-                queue.waiting += waits * waiting;
-                queue.growth += waited.map_or(0.0, |waited| waits - f64::from(waited)) * waiting;
-                queue.dropped += known.dropped * share * drop;
-                match kind {
-                    Kind::Listener => listeners_wait |= socket.waiting > 0,
-                    Kind::Datagrams => buffer += f64::from(socket.room) * waiting,
+                if let Some(known) = self.known.get_mut(&socket.cookie) {
+                    part.add(socket, known, *is_served, share);
                 }
             }
+            parts.push(part);
         }
-        queue.buffer = (!listeners_wait && buffer > 0.0).then_some(buffer);
+        let waiting = |part: &Part| match part.kind {
+            Kind::Listener => part.waiting,
+            Kind::Datagrams => part.waiting / DATAGRAM,
+        };
+        let waiting = parts.iter().map(waiting).sum();
+        let has_drops = parts.iter().any(|part| part.dropped > 0.0);
+        let is_due = self.due.is_now(now, waiting, has_drops);
+        let mut queue = Queue::default();
+        for (part, Counted { taken, .. }) in parts.iter().zip(&mut self.kinds) {
+            let taken = taken.since(part.growth, is_due.then_some(&mut files));
+            // Without a socket of a kind, what others took says nothing.
+            part.join(&mut queue, taken.filter(|_| part.has_sockets), scale);
+        }
         queue
     }
 
@@ -233,17 +242,84 @@ impl Known {
     }
 }
 
-impl Scale {
-    /// Units of what a socket reports as waiting, and of a drop.
-    fn units(self, kind: Kind) -> (f64, f64) {
-        let packet = match self.unit {
+impl Counted {
+    fn new(kind: Kind) -> Self {
+        let mut files = Files::default();
+        Self {
+            kind,
+            overflows: Overflows::new(kind, &mut files),
+            taken: Taken::new(kind, &mut files),
+        }
+    }
+}
+
+/// The queues of a kind of socket: connections, or bytes of memory and dropped datagrams.
+#[derive(Debug)]
+struct Part {
+    kind: Kind,
+    has_sockets: bool,
+    waiting: f64,
+    growth: f64,
+    dropped: f64,
+    room: f64,
+}
+
+impl Part {
+    const fn new(kind: Kind, has_sockets: bool) -> Self {
+        Self {
+            kind,
+            has_sockets,
+            waiting: 0.0,
+            growth: 0.0,
+            dropped: 0.0,
+            room: 0.0,
+        }
+    }
+
+    fn add(&mut self, socket: &Socket, known: &mut Known, is_served: bool, share: f64) {
+        let waited = known.waited.take();
+        if !is_served {
+            return;
+        }
+        known.waited = Some(socket.waiting);
+        let waits = f64::from(socket.waiting);
+        self.waiting += waits;
+        self.growth += waited.map_or(0.0, |waited| waits - f64::from(waited));
+        self.dropped += known.dropped * share;
+        self.room += f64::from(socket.room);
+    }
+
+    /// Adds this to what a limit gets.
+    fn join(&self, queue: &mut Queue, taken: Option<f64>, scale: Scale) {
+        let packet = match scale.unit {
             Unit::Packets | Unit::Connections => 1.0,
-            Unit::Bytes => self.bytes.max(1.0),
+            Unit::Bytes => scale.bytes.max(1.0),
         };
-        match (kind, self.unit) {
-            (Kind::Datagrams, _) => (packet / DATAGRAM, packet),
-            (Kind::Listener, Unit::Connections) => (1.0, 1.0),
-            (Kind::Listener, _) => (PACKETS_OF_A_CONNECTION * packet, packet),
+        match (self.kind, scale.unit) {
+            (Kind::Datagrams, _) => {
+                queue.waiting += self.waiting * packet / DATAGRAM;
+                queue.growth += self.growth * packet / DATAGRAM;
+                queue.dropped += self.dropped * packet;
+                queue.taken = taken.map(|taken| taken * packet);
+                let room = self.room * packet / DATAGRAM;
+                queue.buffer = (room > 0.0 && queue.connections.waiting <= 0.0).then_some(room);
+            }
+            (Kind::Listener, Unit::Connections) => {
+                queue.waiting += self.waiting;
+                queue.growth += self.growth;
+                queue.dropped += self.dropped;
+                queue.taken = taken;
+            }
+            (Kind::Listener, _) if self.has_sockets => {
+                queue.connections = Connections {
+                    waiting: self.waiting,
+                    growth: self.growth,
+                    dropped: self.dropped,
+                    taken,
+                    packet,
+                };
+            }
+            (Kind::Listener, _) => {}
         }
     }
 }

@@ -4,6 +4,7 @@
 
 mod attacks;
 mod judge;
+mod junk;
 mod overloads;
 mod random;
 mod safety;

@@ -119,6 +119,7 @@ fn a_level_without_effect_is_released_after_ten_seconds_and_tried_again() {
                 growth: 0.0,
                 dropped: 50.0 * elapsed,
                 buffer: Some(256.0),
+                ..Queue::default()
             }),
             sources: &sources,
         });
@@ -176,6 +177,7 @@ fn drops_that_do_not_depend_on_the_level_release_it() {
                 growth: 0.0,
                 dropped: 250.0 * elapsed,
                 buffer: Some(256.0),
+                ..Queue::default()
             }),
             sources: &sources,
         });

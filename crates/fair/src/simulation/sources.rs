@@ -22,6 +22,19 @@ pub struct Block {
     pub network: Option<fn(usize) -> usize>,
     /// What a unit costs the server.
     pub cost: f64,
+    /// How the units reach the server.
+    pub way: Way,
+}
+
+/// What counts a unit.
+#[derive(Clone, Copy, PartialEq)]
+pub enum Way {
+    /// The limit, and the queue.
+    Both,
+    /// The limit alone: the unit reaches no queue.
+    Junk,
+    /// The queue alone.
+    Outside,
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -51,6 +64,7 @@ impl Block {
             shape: |_| 1.0,
             network: None,
             cost: 1.0,
+            way: Way::Both,
         }
     }
 

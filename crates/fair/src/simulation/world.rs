@@ -1,9 +1,9 @@
 //! A simulated host: a server with a capacity and a finite queue, behind one token bucket per source.
 
 use super::random::Random;
-use super::sources::{Block, Demand, STEP, Sent};
+use super::sources::{Block, Demand, STEP, Sent, Way};
 use crate::signals::{LongQueue, overflowed};
-use crate::{Law, Level, Queue, Reading, Samples, Settings, Unit, period};
+use crate::{Connections, Law, Level, Queue, Reading, Samples, Settings, Unit, period};
 
 /// Sampled units a second.
 const SAMPLES: f64 = 4000.0;
@@ -18,6 +18,8 @@ pub enum Server {
     Udp,
     /// 600 connections a second, and a queue of 511.
     Tcp,
+    /// 390 connections a second, and a queue of 128.
+    Short,
 }
 
 impl Server {
@@ -25,6 +27,7 @@ impl Server {
         match self {
             Self::Udp => 10_000.0,
             Self::Tcp => 600.0,
+            Self::Short => 390.0,
         }
     }
 
@@ -32,6 +35,7 @@ impl Server {
         match self {
             Self::Udp => 256.0,
             Self::Tcp => 511.0,
+            Self::Short => 128.0,
         }
     }
 }
@@ -56,6 +60,10 @@ pub struct Scenario {
     pub false_drops: f64,
     /// Overflows a second of queues that are no signal of the limit.
     pub overflows: f64,
+    /// Whether the network namespace's counters can be read.
+    pub counters: bool,
+    /// Whether the limit is on packets; each connection is one.
+    pub are_packets: bool,
     /// Whether networks can be limited, too. Not by rules of the kernel.
     pub tiers: bool,
 }
@@ -179,6 +187,7 @@ impl Service {
 struct Counted {
     passed: f64,
     refused: f64,
+    taken: f64,
     dropped: f64,
     units: Vec<f64>,
 }
@@ -199,7 +208,7 @@ pub fn run(scenario: &Scenario, seed: u64) -> Log {
         all: 0.0,
     };
     let is_udp = scenario.server == Server::Udp;
-    let unit = if is_udp {
+    let unit = if is_udp || scenario.are_packets {
         Unit::Packets
     } else {
         Unit::Connections
@@ -210,7 +219,7 @@ pub fn run(scenario: &Scenario, seed: u64) -> Log {
         law: Law::new(Settings {
             unit,
             at_least: scenario.least * full_speed,
-            at_most: Some(2.0 * full_speed),
+            at_most: (!scenario.are_packets).then_some(2.0 * full_speed),
             tiers: scenario.tiers,
         }),
         reports: Vec::new(),
@@ -230,13 +239,23 @@ pub fn run(scenario: &Scenario, seed: u64) -> Log {
     for step in 0..steps {
         let now = step as f64 * STEP;
         let sent = demand.offer(step, &mut random);
-        let allowed = buckets.allow(now, &sent, &weights, &networks, log.law.level());
-        let arriving: f64 = allowed.iter().sum();
+        let (limited, outside): (Vec<Sent>, Vec<Sent>) = sent
+            .into_iter()
+            .partition(|sent| scenario.blocks[sent.block].way != Way::Outside);
+        let mut allowed = buckets.allow(now, &limited, &weights, &networks, log.law.level());
+        let passed: f64 = allowed.iter().sum();
+        let offered: f64 = limited.iter().map(|sent| sent.units).sum();
+        allowed.extend(outside.iter().map(|sent| sent.units));
+        let sent = [limited, outside].concat();
+        let arrive =
+            |sent: &Sent| f64::from(u8::from(scenario.blocks[sent.block].way != Way::Junk));
+        let units = sent.iter().zip(&allowed);
+        let arriving: f64 = units.map(|(sent, units)| units * arrive(sent)).sum();
         if arriving > 0.0 {
             let cost: f64 = sent
                 .iter()
                 .zip(&allowed)
-                .map(|(sent, units)| scenario.blocks[sent.block].cost * units)
+                .map(|(sent, units)| scenario.blocks[sent.block].cost * units * arrive(sent))
                 .sum();
             service.mean_cost += 0.1 * (cost / arriving - service.mean_cost);
         }
@@ -255,7 +274,9 @@ pub fn run(scenario: &Scenario, seed: u64) -> Log {
             entry.offered[sent.block] += sent.units;
             entry.passed[sent.block] += units;
             entry.good[sent.block] += if is_good { units * accepted } else { 0.0 };
-            counted.units[sent.source] += sent.units;
+            if scenario.blocks[sent.block].way != Way::Outside {
+                counted.units[sent.source] += sent.units;
+            }
             if (scenario.onset + 1.0..scenario.end).contains(&now) {
                 log.accepted[sent.source] += units * accepted;
             }
@@ -266,8 +287,9 @@ pub fn run(scenario: &Scenario, seed: u64) -> Log {
             .map(|units| (*units, units * accepted))
             .collect();
         demand.react(step, &sent, &through, &mut random);
-        counted.passed += arriving;
-        counted.refused += sent.iter().map(|sent| sent.units).sum::<f64>() - arriving;
+        counted.passed += passed;
+        counted.refused += offered - passed;
+        counted.taken += served;
         counted.dropped += arriving * (1.0 - accepted);
         let elapsed = (step + 1 - last) as f64 * STEP;
         if elapsed > period(log.law.is_off(), unit, counted.passed + counted.refused) - 0.001 {
@@ -286,26 +308,52 @@ pub fn run(scenario: &Scenario, seed: u64) -> Log {
             let is_evident = long.observe(now, service.queue, room);
             let overflows = counted.dropped + scenario.overflows * elapsed;
             let share = overflowed(drops, Some(overflows)) * f64::from(u8::from(is_evident));
+            let queue = Queue {
+                waiting: service.queue,
+                growth: service.queue - waited,
+                dropped: drops * share,
+                buffer: is_udp.then_some(room),
+                taken: scenario.counters.then_some(counted.taken),
+                ..Queue::default()
+            };
             let reading = Reading {
                 now,
                 elapsed,
                 passed: counted.passed,
                 refused: counted.refused,
-                queue: (scenario.readable)(now).then_some(Queue {
-                    waiting: service.queue,
-                    growth: service.queue - waited,
-                    dropped: drops * share,
-                    buffer: is_udp.then_some(room),
+                queue: (scenario.readable)(now).then_some(if scenario.are_packets {
+                    queue.of_connections()
+                } else {
+                    queue
                 }),
                 sources: &samples.read(elapsed, log.law.is_off()),
             };
             waited = service.queue;
             log.law.step(&reading);
             log.reports.push((now, log.law.report()));
-            (counted.passed, counted.refused, counted.dropped) = (0.0, 0.0, 0.0);
+            counted = Counted {
+                units: counted.units,
+                ..Counted::default()
+            };
         }
     }
     log
+}
+
+impl Queue {
+    /// Of a limit on packets.
+    fn of_connections(self) -> Self {
+        Self {
+            connections: Connections {
+                waiting: self.waiting,
+                growth: self.growth,
+                dropped: self.dropped,
+                taken: self.taken,
+                packet: 1.0,
+            },
+            ..Self::default()
+        }
+    }
 }
 
 /// Numbers from 0 on, and how many there are.

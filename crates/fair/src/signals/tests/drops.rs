@@ -13,7 +13,7 @@ use rustix::net::{
 use super::*;
 
 /// Runs a test in a network namespace of its own, as root.
-fn alone(test: fn()) {
+pub(super) fn alone(test: fn()) {
     if !nix::unistd::geteuid().is_root() {
         return;
     }
@@ -32,7 +32,7 @@ fn alone(test: fn()) {
 }
 
 /// Sends what no socket would, to a port of 127.0.0.1.
-fn send_raw(protocol: rustix::net::Protocol, packet: &[u8]) {
+pub(super) fn send_raw(protocol: rustix::net::Protocol, packet: &[u8]) {
     let flags = SocketFlags::CLOEXEC;
     let raw = socket_with(AddressFamily::INET, SocketType::RAW, flags, Some(protocol)).unwrap();
     let to = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
@@ -49,7 +49,7 @@ fn checksum(segment: &[u8]) -> u16 {
 }
 
 /// A TCP segment with these flags and nothing else.
-fn segment(port: u16, flags: u8) -> Vec<u8> {
+pub(super) fn segment(port: u16, flags: u8) -> Vec<u8> {
     let mut segment = vec![0; 20];
     segment[..2].copy_from_slice(&4000_u16.to_be_bytes());
     segment[2..4].copy_from_slice(&port.to_be_bytes());

@@ -47,6 +47,11 @@ pub(crate) const TARGET_OF_BUFFER: f64 = 0.3;
 /// The share of the target above which the server is never idle.
 pub(crate) const BUSY: f64 = 0.4;
 
+/// What was served before an onset, as a mean over so many seconds, is a lower bound of the capacity for so many.
+pub(crate) const USUAL_WINDOW: f64 = 1.0;
+pub(crate) const USUAL_HOLDS: f64 = 0.5;
+/// Units that reach no queue are a part of it, since samples have them, too; up to so many times the goodput.
+pub(crate) const USUAL_TIMES: f64 = 3.0;
 /// Weights of a new goodput in the capacity: usually, and after it fell below [`FALLEN`] of the capacity in two ticks.
 pub(crate) const GAIN: f64 = 0.1;
 pub(crate) const GAIN_FALLEN: f64 = 0.6;

@@ -18,6 +18,8 @@ pub struct Flow {
     pub buffer: Option<f64>,
     /// What programs took from queues, at least. None: not known.
     pub taken: Option<f64>,
+    /// The units of a connection, if nothing else arrives. Else 1.
+    pub each: f64,
 }
 
 /// Sums of the last readings.
@@ -28,6 +30,8 @@ pub struct Arrivals {
     seconds: f64,
     units: f64,
     connections: f64,
+    /// The units of one, as last measured.
+    each: Option<f64>,
     of_units: Sums,
     of_connections: Sums,
 }
@@ -71,6 +75,7 @@ impl Arrivals {
             dropped: queue.dropped,
             buffer: queue.buffer,
             taken: queue.taken,
+            each: 1.0,
         };
         if *connections == Connections::default() {
             // What arrives beside connections is not known.
@@ -83,6 +88,12 @@ impl Arrivals {
             }
         } else {
             let units = self.units_of_a_connection(&counted, unit);
+            if counted.connections.is_some() {
+                // Beside datagrams, most units are not those of connections.
+                let are_alone = counted.units.is_none();
+                self.each = units.or(self.each).filter(|_| are_alone);
+            }
+            flow.each = self.each.unwrap_or(1.0);
             flow.add(connections, units);
         }
         flow

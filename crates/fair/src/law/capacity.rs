@@ -3,7 +3,7 @@
 use super::tick::Tick;
 use crate::parameters::{
     BEYOND, BUSY, DRAIN, FALLEN, GAIN, GAIN_FALLEN, KNOWN_TICKS, LEAST_PULL, LOSS_PULL,
-    MOST_LOSS_PULL, MOST_PULL, NEAR_ROOM, PROBE, PROBE_DOUBLINGS, PROBE_TICKS, SPARE,
+    MOST_LOSS_PULL, MOST_PULL, NEAR_ROOM, PROBE, PROBE_DOUBLINGS, PROBE_TICKS, SPARE, USUAL_HOLDS,
 };
 
 /// An estimate of the capacity, and the room for what may pass.
@@ -11,6 +11,11 @@ use crate::parameters::{
 pub struct Capacity {
     /// In units a second. 0: not measured yet.
     pub value: f64,
+    /// What busy servers served.
+    measured: f64,
+    /// What they served before the onset, and until when it is no less.
+    usual: f64,
+    usual_until: f64,
     /// The largest one.
     pub largest: f64,
     /// What may pass: the capacity, corrected by the queue and losses. And that of the tick before.
@@ -25,32 +30,46 @@ pub struct Capacity {
 }
 
 impl Capacity {
+    /// At an onset. `usual`: what was served before.
+    pub fn begin(&mut self, tick: &Tick, usual: f64) {
+        *self = Self {
+            measured: tick.goodput,
+            usual,
+            usual_until: tick.now + USUAL_HOLDS,
+            known: tick.goodput.max(usual * tick.each),
+            busy_ticks: 1,
+            ..Self::default()
+        };
+        self.set(tick);
+    }
+
     /// Takes a tick into account; `before` is the one before it.
-    pub fn read(&mut self, tick: &Tick, before: &Tick, is_first: bool) {
-        if is_first {
-            let value = tick.goodput;
-            *self = Self {
-                value,
-                known: value,
-                busy_ticks: 1,
-                ..Self::default()
-            };
-        } else if tick.drops > 0.0 || tick.wait.min(before.wait) > BUSY * tick.target {
+    pub fn read(&mut self, tick: &Tick, before: &Tick) {
+        if tick.drops > 0.0 || tick.wait.min(before.wait) > BUSY * tick.target {
             (self.idle_ticks, self.ticks_beyond) = (0, 0);
-            let has_fallen = tick.goodput.max(before.goodput) < FALLEN * self.value;
+            let has_fallen = tick.goodput.max(before.goodput) < FALLEN * self.measured;
             let gain = if has_fallen {
                 GAIN_FALLEN
             } else {
                 GAIN.max(1.0 / f64::from(self.busy_ticks))
             };
             self.busy_ticks += 1;
-            self.value += gain * (tick.goodput - self.value);
-            self.known = self.value;
+            self.measured += gain * (tick.goodput - self.measured);
+            self.known = self.measured;
         } else if tick.passed > NEAR_ROOM * self.room {
             self.idle_ticks += 1;
             let is_beyond = tick.goodput > BEYOND * self.known || self.busy_ticks < KNOWN_TICKS;
             self.ticks_beyond += u32::from(is_beyond);
-            self.value = self.value.max(tick.goodput);
+            self.measured = self.measured.max(tick.goodput);
+        }
+        self.set(tick);
+    }
+
+    /// A pause of servers is no measure of them: at first they can serve what they served before.
+    fn set(&mut self, tick: &Tick) {
+        self.value = self.measured;
+        if tick.now < self.usual_until {
+            self.value = self.value.max(self.usual * tick.each);
         }
         self.largest = self.largest.max(self.value);
     }

@@ -14,6 +14,7 @@ use crate::level::Level;
 use crate::parameters::{
     AGAIN, BURST_SHARE_A_SECOND, FIRST_BURST_SHARE, FITS, HOLDS, LONG_WAIT, LONG_WAIT_TARGETS,
     LONGER, LOSS, MEAN_LOSS, MEAN_LOSS_GAIN, OFF, RAISE, REFUSES, RELEASE, Settings, TICK,
+    USUAL_WINDOW,
 };
 use crate::reading::Reading;
 use arrivals::Arrivals;
@@ -86,6 +87,8 @@ pub struct Law {
     was_read: bool,
     last: Tick,
     mean_loss: f64,
+    /// The mean goodput while the limit is off, in units a second.
+    usual: f64,
     burst_share: f64,
     /// Seconds without overload, and those until the release.
     quiet: f64,
@@ -108,6 +111,7 @@ impl Law {
             was_read: false,
             last: Tick::default(),
             mean_loss: 0.0,
+            usual: 0.0,
             burst_share: 1.0,
             quiet: 0.0,
             hold: HOLDS[0],
@@ -151,6 +155,10 @@ impl Law {
         if first && !(overload && self.state == State::Armed && tick.has_goodput()) {
             // An overload that began within this tick hides the capacity: the next tick has it.
             self.state = if overload { State::Armed } else { State::Off };
+            if !overload {
+                let gain = 1.0 - (-tick.elapsed / USUAL_WINDOW).exp();
+                self.usual += gain * (tick.usual - self.usual);
+            }
             return;
         }
         if overload && tick.now - self.released < AGAIN {
@@ -164,10 +172,12 @@ impl Law {
         } else {
             (self.burst_share + BURST_SHARE_A_SECOND * tick.elapsed).min(1.0)
         };
-        self.capacity.read(tick, &self.last, first);
         if first {
+            self.capacity.begin(tick, self.usual);
             let granule = self.settings.unit.granule();
             self.fill.begin(tick.now, self.most(), granule);
+        } else {
+            self.capacity.read(tick, &self.last);
         }
         self.capacity.make_room(tick);
         let fits = tick.offered < FITS * self.capacity.room;

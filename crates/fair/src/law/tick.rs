@@ -2,7 +2,9 @@
 
 use super::Law;
 use super::arrivals::Flow;
-use crate::parameters::{FEWEST_WAITING, NO_GOODPUT, NO_PART, TARGET, TARGET_OF_BUFFER};
+use crate::parameters::{
+    FEWEST_WAITING, NO_GOODPUT, NO_PART, TARGET, TARGET_OF_BUFFER, USUAL_TIMES,
+};
 use crate::reading::Reading;
 
 /// A reading, in units a second.
@@ -18,6 +20,9 @@ pub struct Tick {
     pub loss: f64,
     /// What servers served: at least one unit a second, so that it divides.
     pub goodput: f64,
+    /// The same for a pause of the server, in connections if these alone arrive; and the units of one.
+    pub usual: f64,
+    pub each: f64,
     served: f64,
     pub is_queued: bool,
     /// Seconds that a unit waits, and to which that is regulated.
@@ -33,8 +38,9 @@ impl Tick {
         let goodput = served.max(granule);
         let is_queued = flow.waiting >= FEWEST_WAITING * granule;
         // A program may read several datagrams at once: nothing but drops shows an overload of them.
+        let unbounded = rate(reading.passed - flow.dropped - flow.growth).max(goodput);
         let reads = if law.is_off() && flow.buffer.is_some() {
-            rate(reading.passed - flow.dropped - flow.growth).max(goodput)
+            unbounded
         } else {
             goodput
         };
@@ -49,6 +55,8 @@ impl Tick {
             drops: rate(flow.dropped),
             loss: (flow.dropped / flow.passed.max(granule)).min(1.0),
             goodput,
+            usual: unbounded.min(USUAL_TIMES * goodput) / flow.each,
+            each: flow.each,
             served,
             is_queued,
             wait: if is_queued { flow.waiting / speed } else { 0.0 },

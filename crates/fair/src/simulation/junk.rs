@@ -8,7 +8,7 @@ use super::world::{Scenario, Server};
 use super::{SEEDS, judge, means};
 
 /// Five sources that send so many units a second, which reach no queue, from this time on.
-fn junk(units: f64, start: f64, end: f64) -> Block {
+pub fn junk(units: f64, start: f64, end: f64) -> Block {
     Block {
         way: Way::Junk,
         ..Block::between("junk", 5, units / 5.0, start, end)

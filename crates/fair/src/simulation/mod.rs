@@ -6,6 +6,7 @@ mod attacks;
 mod judge;
 mod junk;
 mod overloads;
+mod pauses;
 mod random;
 mod safety;
 mod scenarios;

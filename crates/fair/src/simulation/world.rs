@@ -60,6 +60,8 @@ pub struct Scenario {
     pub false_drops: f64,
     /// Overflows a second of queues that are no signal of the limit.
     pub overflows: f64,
+    /// What the kernel charges for a datagram, in what the signals take it for.
+    pub charge: f64,
     /// Whether the network namespace's counters can be read.
     pub counters: bool,
     /// Whether the limit is on packets; each connection is one.
@@ -309,8 +311,8 @@ pub fn run(scenario: &Scenario, seed: u64) -> Log {
             let overflows = counted.dropped + scenario.overflows * elapsed;
             let share = overflowed(drops, Some(overflows)) * f64::from(u8::from(is_evident));
             let queue = Queue {
-                waiting: service.queue,
-                growth: service.queue - waited,
+                waiting: scenario.charge * service.queue,
+                growth: scenario.charge * (service.queue - waited),
                 dropped: drops * share,
                 buffer: is_udp.then_some(room),
                 taken: scenario.counters.then_some(counted.taken),

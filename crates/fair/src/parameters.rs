@@ -41,6 +41,11 @@ pub(crate) const FEWEST_ARRIVALS: f64 = 10.0;
 pub(crate) const CONNECTIONS_WINDOW: f64 = 1.0;
 /// Packets of a connection while that cannot be measured.
 pub(crate) const PACKETS_OF_A_CONNECTION: f64 = 8.0;
+/// More drops and growth than what passed, by this factor and so many units, come from outside of the limit, and the share
+/// of what passed that is served then, if nothing is known.
+pub(crate) const OUTSIDE: f64 = 1.05;
+pub(crate) const OUTSIDE_UNITS: f64 = 5.0;
+pub(crate) const SERVED_BESIDE: f64 = 0.1;
 /// The wait to which the queue is regulated, in seconds. For UDP this share of the buffer if that is less.
 pub(crate) const TARGET: f64 = 0.05;
 pub(crate) const TARGET_OF_BUFFER: f64 = 0.3;

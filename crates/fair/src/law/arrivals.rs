@@ -2,8 +2,8 @@
 //! invalid checksums, or of handshakes that never end. An attacker could hide one behind them.
 
 use crate::parameters::{
-    ARRIVALS_WINDOW, CONNECTIONS_WINDOW, FEW_ARRIVE, FEWEST_ARRIVALS, FEWEST_WAITING,
-    PACKETS_OF_A_CONNECTION, Unit,
+    ARRIVALS_WINDOW, CONNECTIONS_WINDOW, FEW_ARRIVE, FEWEST_ARRIVALS, FEWEST_WAITING, OUTSIDE,
+    OUTSIDE_UNITS, PACKETS_OF_A_CONNECTION, SERVED_BESIDE, Unit,
 };
 use crate::reading::{Connections, Queue, Reading};
 
@@ -130,8 +130,17 @@ struct Counts {
 
 impl Flow {
     /// What servers served.
-    pub fn served(&self) -> f64 {
-        self.passed - self.dropped - self.growth
+    pub fn served(&self, granule: f64) -> f64 {
+        let growth = self.growth.max(0.0);
+        if self.dropped + growth <= OUTSIDE * self.passed + OUTSIDE_UNITS * granule {
+            return self.passed - self.dropped - self.growth;
+        }
+        // Others fill the queues, too, or drops are those of repeated acknowledgments.
+        let taken = self.taken.unwrap_or(SERVED_BESIDE * self.passed);
+        if taken + growth <= self.passed {
+            return taken;
+        }
+        self.passed * taken / (taken + growth + self.dropped)
     }
 
     fn add(&mut self, connections: &Connections, units: Option<f64>) {

@@ -34,7 +34,7 @@ impl Tick {
     pub fn new(reading: &Reading, flow: &Flow, law: &Law) -> Self {
         let (capacity, granule) = (law.capacity.value, law.settings.unit.granule());
         let rate = |units: f64| units / reading.elapsed;
-        let served = rate(flow.served());
+        let served = rate(flow.served(granule));
         let goodput = served.max(granule);
         let is_queued = flow.waiting >= FEWEST_WAITING * granule;
         // A program may read several datagrams at once: nothing but drops shows an overload of them.

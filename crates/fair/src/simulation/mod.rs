@@ -5,6 +5,7 @@
 mod attacks;
 mod judge;
 mod junk;
+mod outside;
 mod overloads;
 mod pauses;
 mod random;

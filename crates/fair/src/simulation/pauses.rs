@@ -11,7 +11,10 @@ fn pause(now: f64, seconds: f64) -> f64 {
     f64::from(u8::from(!(6.0..6.0 + seconds).contains(&now))).max(1e-9)
 }
 
-const PAUSES: [(f64, fn(f64) -> f64); 4] = [
+/// Its length in seconds, and the capacity by time.
+type Pause = (f64, fn(f64) -> f64);
+
+const PAUSES: [Pause; 4] = [
     (0.15, |now| pause(now, 0.15)),
     (0.2, |now| pause(now, 0.2)),
     (0.3, |now| pause(now, 0.3)),

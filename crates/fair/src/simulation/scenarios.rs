@@ -23,6 +23,7 @@ pub fn beside_polite(server: Server, mut blocks: Vec<Block>, end: f64) -> Scenar
         readable: |_| true,
         false_drops: 0.0,
         overflows: 0.0,
+        backends: 1.0,
         charge: 1.0,
         counters: true,
         are_packets: false,

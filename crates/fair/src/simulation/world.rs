@@ -60,6 +60,8 @@ pub struct Scenario {
     pub false_drops: f64,
     /// Overflows a second of queues that are no signal of the limit.
     pub overflows: f64,
+    /// Connections to a backend for each of the limit, which another server takes.
+    pub backends: f64,
     /// What the kernel charges for a datagram, in what the signals take it for.
     pub charge: f64,
     /// Whether the network namespace's counters can be read.
@@ -253,6 +255,7 @@ pub fn run(scenario: &Scenario, seed: u64) -> Log {
             |sent: &Sent| f64::from(u8::from(scenario.blocks[sent.block].way != Way::Junk));
         let units = sent.iter().zip(&allowed);
         let arriving: f64 = units.map(|(sent, units)| units * arrive(sent)).sum();
+        let arriving = arriving * scenario.backends;
         if arriving > 0.0 {
             let cost: f64 = sent
                 .iter()
@@ -292,6 +295,9 @@ pub fn run(scenario: &Scenario, seed: u64) -> Log {
         counted.passed += passed;
         counted.refused += offered - passed;
         counted.taken += served;
+        if scenario.backends > 1.0 {
+            counted.taken += passed;
+        }
         counted.dropped += arriving * (1.0 - accepted);
         let elapsed = (step + 1 - last) as f64 * STEP;
         if elapsed > period(log.law.is_off(), unit, counted.passed + counted.refused) - 0.001 {

@@ -72,6 +72,32 @@ pub struct Report {
     pub loss: f64,
 }
 
+/// Units of readings without a queue.
+#[derive(Clone, Copy, Debug, Default)]
+struct Missed {
+    seconds: f64,
+    passed: f64,
+    refused: f64,
+}
+
+impl Missed {
+    fn add(&mut self, reading: &Reading) {
+        self.seconds += reading.elapsed;
+        self.passed += reading.passed;
+        self.refused += reading.refused;
+    }
+
+    /// One reading of these and the one that came after them.
+    fn before<'a>(&self, reading: &Reading<'a>) -> Reading<'a> {
+        Reading {
+            elapsed: reading.elapsed + self.seconds,
+            passed: reading.passed + self.passed,
+            refused: reading.refused + self.refused,
+            ..*reading
+        }
+    }
+}
+
 /// The state machine of one fair limit.
 #[derive(Clone, Debug)]
 pub struct Law {
@@ -83,8 +109,9 @@ pub struct Law {
     fill: Fill,
     watch: Watch,
     effect: Effect,
-    /// Whether the last reading had a queue, so that growth is since then.
-    was_read: bool,
+    /// What passed, and was refused, in how many seconds since the last reading that had a queue: its drops and growth are
+    /// since then.
+    missed: Missed,
     last: Tick,
     mean_loss: f64,
     /// The mean goodput while the limit is off, in units a second.
@@ -108,7 +135,7 @@ impl Law {
             fill: Fill::default(),
             watch: Watch::default(),
             effect: Effect::default(),
-            was_read: false,
+            missed: Missed::default(),
             last: Tick::default(),
             mean_loss: 0.0,
             usual: 0.0,
@@ -121,17 +148,14 @@ impl Law {
 
     /// The level after this reading. None: off, nothing is refused.
     pub fn step(&mut self, reading: &Reading) -> Option<Level> {
-        let Some(mut queue) = reading.queue else {
-            self.was_read = false;
+        let Some(queue) = reading.queue else {
+            self.missed.add(reading);
             if self.watch.unreadable(reading.elapsed) {
                 self.fail(reading.now);
             }
             return self.level();
         };
-        if !self.was_read {
-            (queue.growth, queue.connections.growth) = (0.0, 0.0);
-        }
-        self.was_read = true;
+        let reading = &std::mem::take(&mut self.missed).before(reading);
         let flow = self.arrivals.read(reading, &queue, self.settings.unit);
         let tick = Tick::new(reading, &flow, self);
         self.advance(&tick, reading);

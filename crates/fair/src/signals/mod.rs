@@ -5,6 +5,7 @@
 
 mod counters;
 mod drops;
+mod dumps;
 mod guard;
 mod looks;
 mod owner;
@@ -22,6 +23,7 @@ use crate::reading::{Connections, Queue};
 use counters::Files;
 use drops::Overflows;
 pub(crate) use drops::{LongQueue, overflowed};
+use dumps::Dumps;
 use guard::{Guard, Signs};
 use looks::{Findings, Looks};
 use owner::{Local, owners};
@@ -55,6 +57,7 @@ pub struct Watched {
 pub struct Signals {
     reader: Reader,
     ports: Ports,
+    dumps: Dumps,
     kinds: Vec<Counted>,
     due: Due,
     looks: Looks,
@@ -95,6 +98,7 @@ impl Signals {
         Ok(Self {
             reader: Reader::new()?,
             ports: ports.merged(),
+            dumps: Dumps::new(),
             kinds: kinds.map(|(kind, _)| Counted::new(kind)).collect(),
             due: Due::new(),
             looks: Looks::new(),
@@ -107,11 +111,19 @@ impl Signals {
     ///
     /// # Errors
     ///
-    /// When the kernel's reply is late or is not understood.
+    /// When the kernel's reply is late or is not understood; after a reading that took long, for 20 times as long
+    /// (`WouldBlock`); and when there are too many sockets for one (`QuotaExceeded`).
     pub fn read(&mut self, now: f64, scale: Scale) -> io::Result<Queue> {
+        let mut left = self.dumps.begin(now).ok_or(io::ErrorKind::WouldBlock)?;
         let mut found = Vec::new();
         for Counted { kind, .. } in &self.kinds {
-            self.reader.sockets(*kind, &self.ports, &mut found)?;
+            let ports = &self.ports;
+            self.reader.sockets(*kind, ports, &mut left, &mut found)?;
+        }
+        self.dumps.end(now, &left);
+        if left.is_cut {
+            // A part of the sockets says nothing of the others.
+            return Err(io::ErrorKind::QuotaExceeded.into());
         }
         // A dump may meet a socket twice: its second observation would have no drops.
         let mut cookies = BTreeSet::new();
@@ -209,6 +221,12 @@ impl Signals {
             part.join(&mut queue, taken.filter(|_| part.has_sockets), scale);
         }
         queue
+    }
+
+    /// Whether there were too many sockets for the last reading: 10,000, or more than 20 ms of processor time.
+    #[must_use]
+    pub const fn is_cut(&self) -> bool {
+        self.dumps.is_cut
     }
 
     /// The sockets of the last reading.

@@ -17,6 +17,7 @@ use netlink_sys::protocols::NETLINK_SOCK_DIAG;
 use netlink_sys::{Socket as Netlink, SocketAddr};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 
+use super::dumps::Left;
 use super::owner::Local;
 use super::ports::Ports;
 
@@ -103,8 +104,14 @@ impl Reader {
         })
     }
 
-    /// Adds the sockets of a kind on these ports.
-    pub fn sockets(&mut self, kind: Kind, ports: &Ports, found: &mut Vec<Found>) -> io::Result<()> {
+    /// Adds the sockets of a kind on these ports, as far as there is time.
+    pub fn sockets(
+        &mut self,
+        kind: Kind,
+        ports: &Ports,
+        left: &mut Left,
+        found: &mut Vec<Found>,
+    ) -> io::Result<()> {
         let (protocol, states) = match kind {
             Kind::Listener => (IPPROTO_TCP, StateFlags::LISTEN),
             Kind::Datagrams => (IPPROTO_UDP, StateFlags::all()),
@@ -118,6 +125,9 @@ impl Reader {
                 port,
             };
             self.dump(&wanted, None, |response| {
+                if !left.take() {
+                    return ControlFlow::Break(());
+                }
                 found.extend(socket(kind, response).filter(|one| ports.contains(one.socket.port)));
                 ControlFlow::Continue(())
             })?;

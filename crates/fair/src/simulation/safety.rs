@@ -31,6 +31,24 @@ fn unreadable_signals_release_after_half_a_second() {
     assert!(after.iter().all(|entry| entry.level.is_infinite()));
 }
 
+/// As after a dump of many sockets, which took 20 ms.
+#[test]
+fn signals_at_every_fifth_reading_are_enough() {
+    let server = Server::Udp;
+    let scenario = Scenario {
+        readable: |now| (now + 0.005).rem_euclid(0.5) < 0.1,
+        ..beside_polite(server, vec![heavy(server, 10.0, 12.0)], 12.0)
+    };
+    let log = run(&scenario, 1);
+    assert_eq!(first(&log, Failure::Unreadable), None);
+    let figures = super::judge::judge(&scenario, "polite", &log);
+    println!("udp: signals every 0.5 s: {figures:?}");
+    assert!(
+        figures.polite >= 95.0 && figures.peace <= 0.0,
+        "{figures:?}"
+    );
+}
+
 #[test]
 fn signals_that_return_end_a_release() {
     let scenario = Scenario {

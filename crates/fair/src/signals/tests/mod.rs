@@ -24,8 +24,9 @@ fn signals(port: u16, listeners: bool) -> Signals {
     patient(Signals::new(Ports(vec![port..=port]), listeners, !listeners).unwrap())
 }
 
-/// Signals whose looks end however long they take.
+/// Signals whose dumps and looks end however long they take.
 fn patient(mut signals: Signals) -> Signals {
+    (signals.dumps.longest, signals.dumps.rest) = (Duration::from_secs(60), 0.0);
     (signals.looks.longest, signals.looks.rest) = (Duration::from_secs(60), 0.0);
     signals
 }
@@ -78,7 +79,7 @@ fn a_port_that_is_named_twice_is_read_once() {
     let client = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let port = address.port();
     let ports = Ports(vec![port..=port, port..=port, port..=port]);
-    let mut signals = Signals::new(ports, false, true).unwrap();
+    let mut signals = patient(Signals::new(ports, false, true).unwrap());
     let room = signals.read(0.0, PACKETS).unwrap().buffer.unwrap();
     let sent = 2 * room as usize;
     for _ in 0..sent {
@@ -184,7 +185,8 @@ fn a_socket_that_is_closed_and_opened_again_drops_nothing_by_that() {
 fn many_ports_are_read_at_once() {
     let server = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let port = server.local_addr().unwrap().port();
-    let mut signals = Signals::new(Ports(vec![1..=u16::MAX]), false, true).unwrap();
+    let ports = Ports(vec![1..=u16::MAX]);
+    let mut signals = patient(Signals::new(ports, false, true).unwrap());
     signals.read(0.0, PACKETS).unwrap();
     let has = |signals: &Signals| {
         signals
@@ -199,13 +201,42 @@ fn many_ports_are_read_at_once() {
 }
 
 #[test]
+fn more_sockets_than_a_reading_has_room_for_cannot_be_read() {
+    let servers = [(); 6].map(|()| UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap());
+    let ports = servers
+        .each_ref()
+        .map(|server| server.local_addr().unwrap().port());
+    let ranges = ports.map(|port| port..=port).to_vec();
+    let mut signals = patient(Signals::new(Ports(ranges), false, true).unwrap());
+    signals.read(0.0, PACKETS).unwrap();
+    assert!(signals.watched().len() == 6 && !signals.is_cut());
+    let client = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    client
+        .send_to(b"x", (Ipv4Addr::LOCALHOST, ports[0]))
+        .unwrap();
+    signals.dumps.most_sockets = 3;
+    let error = signals.read(0.05, PACKETS).unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::QuotaExceeded);
+    assert!(signals.is_cut());
+    // The next reading has what happened since the last whole one.
+    signals.dumps.most_sockets = 64_000;
+    let queue = signals.read(0.1, PACKETS).unwrap();
+    assert!(queue.growth > 0.0 && !signals.is_cut(), "{queue:?}");
+    // After a reading that took long there is none for a while.
+    (signals.dumps.longest, signals.dumps.rest) = (Duration::ZERO, 1e9);
+    assert!(signals.read(0.15, PACKETS).is_err() && signals.is_cut());
+    let error = signals.read(0.2, PACKETS).unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock);
+}
+
+#[test]
 fn a_listener_without_connections_leaves_a_udp_socket_its_buffer() {
     let server = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let address = listener.local_addr().unwrap();
     let ports = [server.local_addr().unwrap().port(), address.port()];
     let ports = Ports(ports.map(|port| port..=port).to_vec());
-    let mut signals = Signals::new(ports, true, true).unwrap();
+    let mut signals = patient(Signals::new(ports, true, true).unwrap());
     assert!(signals.read(0.0, PACKETS).unwrap().buffer.is_some());
     let client = TcpStream::connect(address).unwrap();
     let queue = signals.read(0.05, PACKETS).unwrap();

@@ -151,7 +151,10 @@ fn a_dump_that_is_broken_off_does_not_disturb_the_next_one() {
         assert_eq!((seen.found.len(), seen.are_all), (expected, are_all));
         let mut found = Vec::new();
         let ports = Ports(vec![address.port()..=address.port()]);
-        reader.sockets(Kind::Listener, &ports, &mut found).unwrap();
+        let mut left = Dumps::new().begin(0.0).unwrap();
+        reader
+            .sockets(Kind::Listener, &ports, &mut left, &mut found)
+            .unwrap();
         assert_eq!(found.len(), 1);
         assert_eq!(found[0].socket.waiting, 7);
     }

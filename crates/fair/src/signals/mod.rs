@@ -11,6 +11,7 @@ mod looks;
 mod owner;
 mod ports;
 mod reader;
+mod strangers;
 mod taken;
 #[cfg(test)]
 mod tests;
@@ -30,6 +31,7 @@ use owner::{Local, owners};
 pub use ports::Ports;
 use reader::{Found, Reader};
 pub use reader::{Kind, Socket};
+use strangers::strangers;
 use taken::{Due, Taken};
 
 /// What the kernel charges a UDP socket for a small datagram: a buffer of 212,992 bytes holds 256. Drivers that receive
@@ -76,6 +78,8 @@ struct Counted {
 /// A socket of earlier readings.
 #[derive(Debug)]
 struct Known {
+    /// The time of its first reading.
+    since: f64,
     drops: u32,
     /// Drops since the reading before, after its queue was long.
     dropped: f64,
@@ -142,6 +146,9 @@ impl Signals {
         for (port, findings) in self.looks.take(now, ports, &mut self.reader) {
             self.look(now, port, &found, findings.as_ref());
         }
+        let since = |cookie: u64| self.known.get(&cookie).map_or(now, |known| known.since);
+        let strangers = strangers(&found, since);
+        found.retain(|found| !strangers.contains(&found.socket.cookie));
         self.watched.clear();
         for Found { socket, .. } in found {
             let known = self.known.get(&socket.cookie);
@@ -239,6 +246,7 @@ impl Signals {
 impl Known {
     const fn new(socket: &Socket, now: f64) -> Self {
         Self {
+            since: now,
             drops: socket.drops,
             dropped: 0.0,
             waited: None,

@@ -54,6 +54,8 @@ pub struct Socket {
 pub(super) struct Found {
     pub socket: Socket,
     pub local: Local,
+    /// Who opened it.
+    pub user: u32,
 }
 
 /// Connections to a local port.
@@ -269,5 +271,6 @@ fn socket(kind: Kind, response: &InetResponse) -> Option<Found> {
             drops: memory.drops,
         },
         local: Local::new(&header.socket_id, is_v6_only),
+        user: header.uid,
     })
 }

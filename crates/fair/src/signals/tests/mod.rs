@@ -200,6 +200,32 @@ fn many_ports_are_read_at_once() {
     assert!(!has(&signals));
 }
 
+/// A user of this host opens the port of a server on another address, and floods it.
+#[test]
+fn a_loopback_socket_on_the_port_of_a_server_does_not_count() {
+    let server = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).unwrap();
+    let port = server.local_addr().unwrap().port();
+    let mut signals = signals(port, false);
+    let room = signals.read(0.0, PACKETS).unwrap().buffer.unwrap();
+    let other = rustix::net::socket(
+        rustix::net::AddressFamily::INET6,
+        rustix::net::SocketType::DGRAM,
+        None,
+    )
+    .unwrap();
+    rustix::net::sockopt::set_ipv6_v6only(&other, true).unwrap();
+    let address = SocketAddr::from((Ipv6Addr::LOCALHOST, port));
+    rustix::net::bind(&other, &address).unwrap();
+    let client = UdpSocket::bind((Ipv6Addr::LOCALHOST, 0)).unwrap();
+    (0..2 * room as usize).for_each(|_| {
+        client.send_to(b"x", address).unwrap();
+    });
+    let queue = signals.read(0.05, PACKETS).unwrap();
+    assert_eq!(signals.watched().len(), 1);
+    assert!(queue.waiting <= 0.0 && queue.dropped <= 0.0, "{queue:?}");
+    drop((server, other));
+}
+
 #[test]
 fn more_sockets_than_a_reading_has_room_for_cannot_be_read() {
     let servers = [(); 6].map(|()| UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap());

@@ -82,8 +82,11 @@ impl Arrivals {
             if let Some(arrived) = counted.units {
                 let (passed, seconds) = (counted.passed, counted.seconds);
                 self.of_units.add(passed, arrived, seconds, ARRIVALS_WINDOW);
-                if self.of_units.arrived < FEW_ARRIVE * self.of_units.passed {
-                    flow.passed = flow.passed.min(arrived);
+                let share = self.of_units.arrived / self.of_units.passed.max(1.0);
+                if share < FEW_ARRIVE {
+                    // The growth of memory is a rough measure of datagrams, and its errors cancel out.
+                    flow.passed *= share;
+                    flow.passed = flow.passed.max(arrived).min(reading.passed);
                 }
             }
         } else {

@@ -37,7 +37,7 @@ impl Tick {
         let served = rate(flow.served(granule));
         let goodput = served.max(granule);
         let is_queued = flow.waiting >= FEWEST_WAITING * granule;
-        // A program may read several datagrams at once: nothing but drops shows an overload of them.
+        // Of fragments, one datagram is read. While nothing is refused, drops show an overload early enough.
         let unbounded = rate(reading.passed - flow.dropped - flow.growth).max(goodput);
         let reads = if law.is_off() && flow.buffer.is_some() {
             unbounded

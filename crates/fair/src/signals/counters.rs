@@ -52,9 +52,28 @@ pub(super) fn taken(kind: Kind, files: &mut Files) -> Option<u64> {
         Kind::Listener => in_table(files.snmp()?, "Tcp:", &["PassiveOpens"]),
         Kind::Datagrams => {
             let first = in_table(files.snmp()?, "Udp:", &["InDatagrams"])?;
-            Some(first.wrapping_add(in_list(files.snmp6(), &["Udp6InDatagrams"])))
+            let read = first.wrapping_add(in_list(files.snmp6(), &["Udp6InDatagrams"]));
+            Some(read.wrapping_add(merged(files)?))
         }
     }
+}
+
+/// Packets that were merged into others before they were received: a program may read several datagrams as one
+/// (`UDP_GRO`). The kernel counts packets by their ECN bits, and what it receives, before and after that (`ip_rcv_core`).
+fn merged(files: &mut Files) -> Option<u64> {
+    let names = ["InNoECTPkts", "InECT1Pkts", "InECT0Pkts", "InCEPkts"];
+    let packets = in_table(files.netstat()?, "IpExt:", &names)?;
+    let received = in_table(files.snmp()?, "Ip:", &["InReceives"])?;
+    let names = [
+        "Ip6InNoECTPkts",
+        "Ip6InECT1Pkts",
+        "Ip6InECT0Pkts",
+        "Ip6InCEPkts",
+    ];
+    let packets = packets.wrapping_add(in_list(files.snmp6(), &names));
+    let received = received.wrapping_add(in_list(files.snmp6(), &["Ip6InReceives"]));
+    // Invalid packets are received only: the movement counts, not the sign.
+    Some(packets.wrapping_sub(received))
 }
 
 /// The sum of the counters with these names, in a file with lines of names, each before a line of values. `None` without

@@ -66,7 +66,7 @@ impl Taken {
         let now = taken(self.kind, files?);
         let moved = now
             .zip(self.last)
-            .map(|(now, last)| now.saturating_sub(last));
+            .map(|(now, last)| now.wrapping_sub(last) as i64);
         self.last = now;
         let growth = std::mem::take(&mut self.growth);
         let growth = match self.kind {

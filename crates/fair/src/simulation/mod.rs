@@ -5,6 +5,7 @@
 mod attacks;
 mod judge;
 mod junk;
+mod memory;
 mod outside;
 mod overloads;
 mod pauses;

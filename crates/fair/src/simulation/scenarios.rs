@@ -25,6 +25,7 @@ pub fn beside_polite(server: Server, mut blocks: Vec<Block>, end: f64) -> Scenar
         overflows: 0.0,
         backends: 1.0,
         charge: 1.0,
+        merged: 1.0,
         counters: true,
         are_packets: false,
         tiers: true,

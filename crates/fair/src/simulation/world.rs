@@ -64,6 +64,8 @@ pub struct Scenario {
     pub backends: f64,
     /// What the kernel charges for a datagram, in what the signals take it for.
     pub charge: f64,
+    /// Datagrams that a program receives at once. The kernel counts them as one drop.
+    pub merged: f64,
     /// Whether the network namespace's counters can be read.
     pub counters: bool,
     /// Whether the limit is on packets; each connection is one.
@@ -319,7 +321,7 @@ pub fn run(scenario: &Scenario, seed: u64) -> Log {
             let queue = Queue {
                 waiting: scenario.charge * service.queue,
                 growth: scenario.charge * (service.queue - waited),
-                dropped: drops * share,
+                dropped: drops * share / scenario.merged,
                 buffer: is_udp.then_some(room),
                 taken: scenario.counters.then_some(counted.taken),
                 ..Queue::default()

@@ -93,3 +93,29 @@ fn datagrams_are_taken_when_they_are_read() {
         }
     });
 }
+
+/// What a program reads as one datagram are as many as the limit counts.
+#[test]
+fn datagrams_that_are_read_at_once_are_taken_one_by_one() {
+    use nix::sys::socket::{setsockopt, sockopt};
+    alone(|| {
+        for address in [
+            SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
+            SocketAddr::from((Ipv6Addr::LOCALHOST, 0)),
+        ] {
+            let server = UdpSocket::bind(address).unwrap();
+            let target = server.local_addr().unwrap();
+            let client = UdpSocket::bind(address).unwrap();
+            setsockopt(&server, sockopt::UdpGroSegment, &true).unwrap();
+            setsockopt(&client, sockopt::UdpGsoSegment, &100).unwrap();
+            let mut signals = signals(target.port(), false);
+            signals.read(0.0, PACKETS).unwrap();
+            for tick in 1..6 {
+                client.send_to(&[b'x'; 1000], target).unwrap();
+                assert_eq!(server.recv(&mut [0; 2000]).unwrap(), 1000);
+                let queue = signals.read(f64::from(tick), PACKETS).unwrap();
+                assert_eq!(queue.taken, Some(10.0), "{queue:?}");
+            }
+        }
+    });
+}

@@ -131,8 +131,8 @@ fn notes(status: &FairStatus, unit: &str) -> Vec<Note> {
 fn note_of_failure(status: &FairStatus) -> Option<Note> {
     let (why, fix) = match status.failure.as_deref()? {
         "unreadable" => (
-            "sockets cannot be read by sock_diag",
-            "use a kernel with CONFIG_INET_DIAG and CONFIG_INET_UDP_DIAG (modprobe tcp_diag udp_diag)".to_owned(),
+            "sockets cannot be read by sock_diag, or are too many",
+            "use a kernel with CONFIG_INET_DIAG and CONFIG_INET_UDP_DIAG (modprobe tcp_diag udp_diag), and name up to four ports".to_owned(),
         ),
         FairStatus::OBSERVE_MODE => {
             // A trial of the config. Nor is at_most in effect.

@@ -157,7 +157,8 @@ impl Law {
         };
         let reading = &std::mem::take(&mut self.missed).before(reading);
         let flow = self.arrivals.read(reading, &queue, self.settings.unit);
-        let tick = Tick::new(reading, &flow, self);
+        let unit = self.settings.unit;
+        let tick = Tick::new(reading, &flow, self.capacity.value, self.is_off(), unit);
         self.advance(&tick, reading);
         self.last = tick;
         self.level()

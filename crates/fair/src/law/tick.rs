@@ -1,9 +1,8 @@
 //! A reading in rates.
 
-use super::Law;
 use super::arrivals::Flow;
 use crate::parameters::{
-    FEWEST_WAITING, NO_GOODPUT, NO_PART, TARGET, TARGET_OF_BUFFER, USUAL_TIMES,
+    FEWEST_WAITING, NO_GOODPUT, NO_PART, TARGET, TARGET_OF_BUFFER, USUAL_TIMES, Unit,
 };
 use crate::reading::Reading;
 
@@ -31,15 +30,16 @@ pub struct Tick {
 }
 
 impl Tick {
-    pub fn new(reading: &Reading, flow: &Flow, law: &Law) -> Self {
-        let (capacity, granule) = (law.capacity.value, law.settings.unit.granule());
+    /// `capacity`: the estimate so far, in units a second. `is_off`: nothing is refused.
+    pub fn new(reading: &Reading, flow: &Flow, capacity: f64, is_off: bool, unit: Unit) -> Self {
+        let granule = unit.granule();
         let rate = |units: f64| units / reading.elapsed;
         let served = rate(flow.served(granule));
         let goodput = served.max(granule);
         let is_queued = flow.waiting >= FEWEST_WAITING * granule;
         // Of fragments, one datagram is read. While nothing is refused, drops show an overload early enough.
         let unbounded = rate(reading.passed - flow.dropped - flow.growth).max(goodput);
-        let reads = if law.is_off() && flow.buffer.is_some() {
+        let reads = if is_off && flow.buffer.is_some() {
             unbounded
         } else {
             goodput

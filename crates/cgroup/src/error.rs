@@ -112,6 +112,20 @@ pub enum GroupsError {
         /// The locked file.
         path: PathBuf,
     },
+    /// The host refuses a thread.
+    #[error("starting the thread {name} failed: {source}; it is tried again")]
+    Thread {
+        name: &'static str,
+        source: io::Error,
+    },
+    /// The host refuses a thread that a command needs.
+    #[error(
+        "starting the thread {name} failed: {source}; try again once the host has free process IDs and memory"
+    )]
+    Refused {
+        name: &'static str,
+        source: io::Error,
+    },
     /// A request to systemd failed.
     #[error("{what} through systemd failed: {reason}")]
     Systemd {

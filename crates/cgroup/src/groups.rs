@@ -108,13 +108,15 @@ impl Groups {
     /// groups.
     pub fn start(config: &Config, host: Host, before: Option<Self>) -> Result<Self, GroupsError> {
         let tree = Tree::detect(&host.proc, &config.agent.cgroup)?;
-        let (lock, units) = match before {
-            Some(before) => (before.lock, before.units),
-            None => (None, None),
+        let (lock, units, resolution) = match before {
+            Some(before) => (before.lock, before.units, Some(before.resolution)),
+            None => (None, None, None),
         };
         let mut groups = Self::new(&config.groups, config.agent.mode, host, tree);
         groups.lock = Some(lock.map_or_else(|| Lock::take(&groups.tree, &groups.host), Ok)?);
         groups.units = units;
+        groups.resolution =
+            resolution.map_or_else(Resolution::default, Resolution::for_another_config);
         groups.begin();
         Ok(groups)
     }

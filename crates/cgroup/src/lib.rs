@@ -48,6 +48,7 @@ mod target;
 mod targets;
 #[cfg(test)]
 mod tests;
+mod threads;
 mod tree;
 mod units;
 mod usage;

@@ -6,10 +6,13 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
+use super::error::GroupsError;
 use super::matcher::trusted_target;
+use super::threads;
 
 /// The interval at which symbolic links are followed again. A path that takes longer is reported.
 const FOLLOW: Duration = Duration::from_secs(5);
+pub const THREAD: &str = "groups-links";
 
 /// The file that a path leads to; see [`trusted_target`].
 pub type Target = Option<PathBuf>;
@@ -48,10 +51,13 @@ impl Default for Links {
 
 impl Links {
     /// Begins to follow these paths if the interval has passed, except those that a thread still waits for: there are at
-    /// most as many threads as such paths, and one.
-    pub fn begin(&mut self, paths: impl Iterator<Item = PathBuf>) {
+    /// most as many threads as such paths, and one. Returns the result of starting a thread, if it was tried.
+    pub fn begin(
+        &mut self,
+        paths: impl Iterator<Item = PathBuf>,
+    ) -> Option<Result<(), GroupsError>> {
         if self.began.is_some_and(|began| began.elapsed() < FOLLOW) {
-            return;
+            return None;
         }
         let waiting: BTreeSet<&PathBuf> = self
             .jobs
@@ -61,17 +67,21 @@ impl Links {
         let left: BTreeSet<PathBuf> = paths.filter(|path| !waiting.contains(path)).collect();
         self.began = Some(Instant::now());
         if left.is_empty() {
-            return;
+            return None;
         }
         let (sender, targets) = channel();
         let (follow, paths) = (self.follow, left.clone());
-        std::thread::spawn(move || {
+        let started = threads::start(THREAD, move || {
             for path in paths {
                 if sender.send(follow(&path)).is_err() {
                     return;
                 }
             }
         });
+        if started.is_err() {
+            // The paths lead where they led before.
+            return Some(started);
+        }
         // The newest first: the others may wait for ever.
         let job = Job {
             left: left.into_iter().collect(),
@@ -79,6 +89,16 @@ impl Links {
             targets,
         };
         self.jobs.insert(0, job);
+        Some(started)
+    }
+
+    /// The same for another config: paths that a thread still waits for start no second thread.
+    pub fn for_another_config(self) -> Self {
+        Self {
+            began: None,
+            noted: BTreeSet::new(),
+            ..self
+        }
     }
 
     /// The targets that are known by now, and at most after `patience`.

@@ -27,6 +27,17 @@ pub struct Resolution {
     pub look_up: fn(&str) -> Option<u32>,
 }
 
+impl Resolution {
+    /// The same for another config: threads that wait for a file system or a directory are not started again.
+    pub(super) fn for_another_config(self) -> Self {
+        Self {
+            links: self.links.for_another_config(),
+            pending: self.pending,
+            ..Self::default()
+        }
+    }
+}
+
 impl Default for Resolution {
     fn default() -> Self {
         let now = Instant::now();

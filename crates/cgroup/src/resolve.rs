@@ -5,7 +5,11 @@ use std::time::{Duration, Instant};
 
 use super::error::GroupsError;
 use super::groups::Groups;
+use super::links::THREAD;
 use super::resolution::{Found, USERS};
+use super::threads;
+
+const USERS_THREAD: &str = "groups-users";
 
 impl Groups {
     /// Resolves names again where an interval has passed.
@@ -21,7 +25,9 @@ impl Groups {
     /// tick.
     pub(super) fn follow_links(&mut self, patience: Duration) {
         let paths = self.matchers.programs().map(|(_, path)| path.to_owned());
-        self.resolution.links.begin(paths);
+        if let Some(started) = self.resolution.links.begin(paths) {
+            self.note_thread(THREAD, started);
+        }
         for (path, target) in self.resolution.links.take(patience) {
             self.matchers.lead(&path, target.as_deref());
         }
@@ -50,12 +56,30 @@ impl Groups {
         }
         let (sender, receiver) = channel();
         let look_up = self.resolution.look_up;
-        std::thread::spawn(move || {
+        let started = threads::start(USERS_THREAD, move || {
             let found = |name: String| look_up(&name).map(|user| (name, user));
             // Fails if the groups have ended.
             let _ = sender.send(names.into_iter().filter_map(found).collect());
         });
-        self.resolution.pending = Some(receiver);
+        if started.is_ok() {
+            self.resolution.pending = Some(receiver);
+        } else {
+            self.resolution.due = Instant::now() + USERS.pause(self.resolution.tries);
+        }
+        self.note_thread(USERS_THREAD, started);
+    }
+
+    /// Notes that the host refused a thread, until one of the same name starts.
+    pub(super) fn note_thread(&mut self, name: &'static str, started: Result<(), GroupsError>) {
+        let text = format!("starting the thread {name} failed");
+        for member in &mut self.members {
+            let count = member.notes.len();
+            member.notes.retain(|note| !note.starts_with(&text));
+            self.is_changed |= member.notes.len() != count;
+        }
+        if let Err(problem) = started {
+            self.note(&problem);
+        }
     }
 
     /// Matches by users that were found. Returns whether a look-up is pending.

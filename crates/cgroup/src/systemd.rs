@@ -10,6 +10,7 @@ use zbus::blocking::{Connection, Proxy, connection};
 use zbus::zvariant::{OwnedObjectPath, OwnedValue, Value as Variant};
 
 use super::error::GroupsError;
+use super::threads;
 use super::units::{Properties, Scope, Service, Units, Value};
 
 /// The directories of runtime properties, for units with and without a file.
@@ -52,7 +53,8 @@ impl Systemd {
     #[must_use]
     pub fn connect() -> Receiver<Result<Self, GroupsError>> {
         let (sender, receiver) = channel();
-        std::thread::spawn(move || {
+        let refused = sender.clone();
+        let started = threads::start("groups-bus", move || {
             let connected = connection::Builder::system()
                 .and_then(|builder| builder.method_timeout(PATIENCE).build());
             let connected = connected.map(|connection| Self {
@@ -62,6 +64,12 @@ impl Systemd {
             // Fails if the groups have ended.
             let _ = sender.send(connected.map_err(|error| failed("connecting", &error)));
         });
+        if let Err(problem) = started {
+            let _ = refused.send(Err(GroupsError::Systemd {
+                what: "connecting".to_owned(),
+                reason: problem.to_string(),
+            }));
+        }
         receiver
     }
 

@@ -18,10 +18,11 @@ use super::place::{
 use super::restrict::is_trusted;
 use super::target::{Kind, Target};
 use super::units::{Service, Units};
-use super::{containers, limit, properties};
+use super::{containers, limit, properties, threads};
 
 /// The interval at which containers are listed again, because of renames: Podman's service may start for each request.
 const LIST: Duration = Duration::from_secs(60);
+const LIST_THREAD: &str = "groups-containers";
 /// The pauses before a container that no runtime lists is requested again; at least five times what listing takes.
 const UNKNOWN: Backoff = Backoff::new(Duration::from_millis(200), LIST);
 /// How long a new container waits for the reply. A later reply is processed at a tick.
@@ -132,11 +133,13 @@ impl Groups {
         if self.listing.is_none() {
             let (sender, receiver) = channel();
             let sockets = self.host.containers.clone();
-            std::thread::spawn(move || {
+            let started = threads::start(LIST_THREAD, move || {
                 // Fails if the groups have ended.
                 let _ = sender.send(containers::list(&sockets));
             });
-            self.listing = Some((Instant::now(), receiver));
+            // The containers that are known stay; their list is requested again at a tick.
+            self.listing = started.is_ok().then(|| (Instant::now(), receiver));
+            self.note_thread(LIST_THREAD, started);
         }
         self.take_list(patience);
     }
@@ -171,7 +174,7 @@ impl Groups {
     pub(super) fn list_containers_at_tick(&mut self) {
         if self.take_list(Duration::ZERO) {
             self.walk();
-        } else if self.listed.is_some_and(|(at, _)| at.elapsed() >= LIST) {
+        } else if self.listing.is_none() && self.listed.is_none_or(|(at, _)| at.elapsed() >= LIST) {
             self.list_containers(Duration::ZERO);
         }
     }

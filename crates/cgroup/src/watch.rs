@@ -1,7 +1,9 @@
 //! Enforces and adjusts groups on a separate thread while the agent runs, so that commands do not wait for a scan of
 //! all processes.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -19,6 +21,7 @@ use super::groups::Groups;
 use super::host_paths::Host;
 use super::leave::detach;
 use super::starts::Starts;
+use super::threads;
 use super::usage::Book;
 use super::view::View;
 
@@ -31,6 +34,8 @@ const BUDGET: Duration = Duration::from_millis(4);
 const BUDGET_WITHOUT_EVENTS: Duration = Duration::from_millis(50);
 /// The interval at which elastic groups are adjusted: they return CPU time within a few intervals.
 const ADJUST: Duration = Duration::from_millis(250);
+
+const ENDED: &str = "the thread of process groups has ended because of an error in Weir: new processes are not limited, and lifted limits are not set again; restart the agent";
 
 /// A message to the thread.
 enum Message {
@@ -52,6 +57,8 @@ struct Shared {
     seen: Mutex<Seen>,
     /// Locked for a reading of all cgroups.
     book: Mutex<Book>,
+    /// Whether the thread has ended by a panic.
+    has_ended: AtomicBool,
     /// Limits that other programs have lifted, until a reader takes them.
     lifted: Mutex<Vec<Lifted>>,
 }
@@ -69,11 +76,16 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Runs work on a thread outside of any runtime: the D-Bus client has its own.
-fn apart<T: Send>(work: impl FnOnce() -> T + Send) -> T {
-    std::thread::scope(|scope| match scope.spawn(work).join() {
-        Ok(done) => done,
-        Err(panic) => std::panic::resume_unwind(panic),
+/// Runs work on a thread outside of any runtime: the D-Bus client has its own. Without one, nothing is done.
+fn apart<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T, GroupsError> {
+    const NAME: &str = "groups-config";
+    std::thread::scope(|scope| {
+        let started = threads::named(NAME).spawn_scoped(scope, work);
+        let thread = started.map_err(|source| GroupsError::Refused { name: NAME, source })?;
+        match thread.join() {
+            Ok(done) => Ok(done),
+            Err(panic) => std::panic::resume_unwind(panic),
+        }
     })
 }
 
@@ -87,6 +99,7 @@ impl GroupManager {
                 work: Mutex::new(None),
                 seen: Mutex::default(),
                 book: Mutex::new(book),
+                has_ended: AtomicBool::new(false),
                 lifted: Mutex::default(),
             }))
         };
@@ -97,7 +110,11 @@ impl GroupManager {
     /// Enforces another config's groups instead. Processes that stay in their group are not moved, and those of removed
     /// groups are moved back.
     pub fn replace(&self, config: &Config) {
-        apart(|| self.replace_here(config));
+        if let Err(problem) = apart(|| self.replace_here(config)) {
+            locked(&self.0.seen).failure = Some(format!(
+                "the groups of this config are not in effect, those before it are: {problem}"
+            ));
+        }
     }
 
     /// Adds the usage until now, before the groups end or change.
@@ -149,7 +166,7 @@ impl GroupManager {
         let manager = self.clone();
         let thread = std::thread::Builder::new()
             .name("groups".to_owned())
-            .spawn(move || manager.work(&messages));
+            .spawn(move || manager.while_it_lasts(|| manager.work(&messages)));
         if let Err(error) = thread {
             locked(&self.0.seen).failure = Some(format!(
                 "starting the thread of process groups failed: {error}; new processes are not limited"
@@ -186,6 +203,12 @@ impl GroupManager {
                 }
             }
         }
+    }
+
+    /// Does the thread's work, and records that it has ended by a panic.
+    fn while_it_lasts(&self, work: impl FnOnce()) {
+        let ended = catch_unwind(AssertUnwindSafe(work));
+        self.0.has_ended.store(ended.is_err(), Ordering::Relaxed);
     }
 
     /// The thread's work, until all senders are dropped.
@@ -282,8 +305,11 @@ impl GroupManager {
     pub fn notes(&self) -> Vec<String> {
         let seen = self.seen();
         let book = locked(&self.0.book).note();
-        seen.failure
+        let has_ended = self.0.has_ended.load(Ordering::Relaxed);
+        has_ended
+            .then(|| ENDED.to_owned())
             .into_iter()
+            .chain(seen.failure)
             .chain(book)
             .chain(seen.view.notes())
             .collect()
@@ -345,7 +371,7 @@ impl GroupManager {
     /// Ends the groups: some limits stay in effect, the others are removed. Returns the failures.
     #[must_use]
     pub fn stop(&self, on_exit: OnExit) -> Vec<String> {
-        apart(|| {
+        let ended = apart(|| {
             let Some(mut groups) = locked(&self.0.work).take() else {
                 return Vec::new();
             };
@@ -357,6 +383,48 @@ impl GroupManager {
                 }
                 OnExit::Detach => groups.give_back().iter().map(ToString::to_string).collect(),
             }
-        })
+        });
+        ended.unwrap_or_else(|problem| vec![format!("ending the groups failed: {problem}")])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use config::parse;
+
+    use super::*;
+
+    /// A config without groups, of an agent that has no files.
+    fn config(folder: &Path) -> Config {
+        let text = "[agent]\nallow_empty = true\n";
+        let mut config = parse(Path::new("limits.toml"), text).unwrap().config;
+        config.agent.control = folder.join("control.sock");
+        config.agent.state_dir = folder.to_owned();
+        config
+    }
+
+    #[test]
+    fn a_thread_that_ended_by_a_panic_is_a_note() {
+        let folder = tempfile::tempdir().unwrap();
+        let config = config(folder.path());
+        let manager = GroupManager::start(&config);
+        assert_eq!(manager.notes(), [""; 0]);
+        manager.while_it_lasts(|| panic!("out of order"));
+        manager.replace(&config);
+        assert_eq!(manager.notes(), [ENDED]);
+    }
+
+    #[test]
+    fn a_config_that_finds_no_free_thread_changes_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let config = config(folder.path());
+        let manager = GroupManager::start(&config);
+        threads::NONE.set(true);
+        manager.replace(&config);
+        assert!(manager.notes()[0].contains("starting the thread groups-config failed"));
+        assert_eq!(manager.stop(OnExit::Keep).len(), 1);
+        threads::NONE.set(false);
+        manager.replace(&config);
+        assert_eq!(manager.notes(), [""; 0]);
     }
 }

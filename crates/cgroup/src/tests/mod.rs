@@ -6,3 +6,4 @@ mod made_up;
 mod owners;
 mod services;
 mod taken_back;
+mod threads;

@@ -239,7 +239,8 @@ impl InPlace {
         problems.extend(self.save());
     }
 
-    /// Changes the CPU quota of a cgroup or unit, if its limit is only Weir's.
+    /// Changes the CPU quota of a cgroup or unit, if its limit is only Weir's. What another program has set since is left
+    /// to the next comparison.
     pub fn set_cpu_max(
         &mut self,
         tree: &Tree,
@@ -251,14 +252,17 @@ impl InPlace {
         // Recorded first: the next agent would take an unknown value for another program's.
         match self.sets.get_mut(key) {
             Some(Set::Properties(changed))
-                if units.is_some()
-                    && changed.before.get(QUOTA).is_some_and(properties::is_unset) =>
+                if changed.before.get(QUOTA).is_some_and(properties::is_unset) =>
             {
+                let Some(units) = units else { return Ok(()) };
+                if !changed.is_ours(QUOTA, &units.get(key, &[QUOTA])?) {
+                    return Ok(());
+                }
                 changed.set.remove(QUOTA);
             }
             Some(Set::Cgroup(written)) => match written.iter_mut().find(|one| one.is_quota()) {
                 // As of a unit: a limit that another program has set is no promise that more is free.
-                Some(one) if one.theirs.is_none() => one.is_pending = true,
+                Some(one) if one.theirs.is_none() && one.is_in_file() => one.is_pending = true,
                 _ => return Ok(()),
             },
             _ => return Ok(()),

@@ -12,6 +12,7 @@ use config::group::{CpuShare, Group, Memory, Size};
 use super::disk;
 use super::error::GroupsError;
 use super::host_paths::Host;
+use super::in_effect::level;
 use super::tree::{Controller, Tree, Version, write};
 
 /// The value of a file.
@@ -217,6 +218,20 @@ pub fn host_percent() -> u64 {
         .and_then(|count| u64::try_from(count).ok())
         .unwrap_or(1)
         * 100
+}
+
+/// A cgroup's CPU quota in microseconds per second; `None` without one.
+#[must_use]
+pub fn cpu_quota(tree: &Tree, path: &str) -> Option<u64> {
+    let (version, directory) = tree.directory(path, Controller::Cpu)?;
+    let read = |file: &str| fs::read_to_string(directory.join(file)).ok();
+    match version {
+        Version::V2 => level(read("cpu.max")?.trim()),
+        Version::V1 => {
+            let (quota, period) = (read("cpu.cfs_quota_us")?, read("cpu.cfs_period_us")?);
+            level(&format!("{} {}", quota.trim(), period.trim()))
+        }
+    }
 }
 
 /// Sets a cgroup's CPU quota while its group is elastic.

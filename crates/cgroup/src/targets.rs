@@ -470,8 +470,18 @@ impl Groups {
         }
     }
 
-    /// Sets the CPU quota of one of its cgroups.
+    /// Sets the CPU quota of one of its cgroups, unless another program has set one below `max`.
     pub(super) fn set_cpu_max_at(&mut self, group: usize, path: &str, share: CpuShare) {
+        // systemd rounds quotas to whole percents.
+        const PERCENT: u64 = 10_000;
+        let max = self.members[group].group.cpu.max.map(properties::quota);
+        let quota = limit::cpu_quota(&self.tree, path);
+        if max
+            .zip(quota)
+            .is_some_and(|(max, quota)| quota + PERCENT <= max)
+        {
+            return;
+        }
         let set = match self.targets.get(path) {
             None => limit::set_cpu_max(&self.tree, path, share),
             Some(target) if target.kind == Kind::Scope => {

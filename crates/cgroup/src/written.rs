@@ -40,6 +40,12 @@ impl Written {
         self.theirs.as_deref().unwrap_or(&self.default)
     }
 
+    /// Whether a file of one value has it.
+    pub fn is_in_file(&self) -> bool {
+        self.is_pending
+            || fs::read_to_string(&self.file).is_ok_and(|text| text.trim() == self.content)
+    }
+
     pub fn is_quota(&self) -> bool {
         self.file.ends_with("cpu.max") || self.file.ends_with("cpu.cfs_quota_us")
     }

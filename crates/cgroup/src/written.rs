@@ -105,7 +105,8 @@ struct Write<'s> {
     setting: &'s Setting,
     value: String,
     theirs: Option<String>,
-    /// Whether the file has Weir's limit.
+    /// The record before, and whether the file has Weir's limit.
+    known: Option<Written>,
     is_ours: bool,
 }
 
@@ -159,6 +160,7 @@ impl<'s> Plan<'s> {
             setting,
             value,
             theirs,
+            known: known.cloned(),
             is_ours: ours.is_some(),
         });
     }
@@ -198,9 +200,12 @@ impl<'s> Plan<'s> {
             if let Ok(content) = content(&planned.file, planned.setting) {
                 (one.content, one.is_pending) = (content, false);
             }
-            let is_there = result.is_ok() || planned.is_ours;
-            problems.extend(result.err());
-            is_there
+            let Err(problem) = result else { return true };
+            problems.push(problem);
+            // What Weir had set before is known at the next attempt, which sets it again.
+            let known = planned.known.as_ref().filter(|_| !planned.is_ours);
+            known.into_iter().for_each(|known| one.clone_from(known));
+            planned.known.is_some()
         });
         (written, problems)
     }

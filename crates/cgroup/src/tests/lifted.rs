@@ -460,6 +460,35 @@ fn an_elastic_share_replaces_no_lower_limit_of_another_program() {
     }
 }
 
+/// The kernel refuses the write, as for lack of memory.
+#[test]
+fn a_limit_that_could_not_be_written_is_set_once_it_can() {
+    let host = untouched();
+    let file = "cg/a/pids.max";
+    host.file(file, "max\n");
+    let group = "[[group]]\nname = \"g\"\ncgroup = \"/a\"\npids = 9\n";
+    let mut groups = host.start(group).unwrap();
+    let mut now = Instant::now();
+    groups.check_limits(now);
+    // A file of the kernel that root cannot write.
+    fs::remove_file(host.path(file)).unwrap();
+    std::os::unix::fs::symlink("/proc/sys/kernel/ngroups_max", host.path(file)).unwrap();
+    for _ in 0..2 {
+        groups.check_limits(now);
+        now += Duration::from_secs(60);
+        let notes = notes(&groups);
+        assert!(notes.contains("writing \"9\" to"), "{notes}");
+        assert!(!notes.contains("set by another program"), "{notes}");
+    }
+    fs::remove_file(host.path(file)).unwrap();
+    host.file(file, "65536\n");
+    groups.check_limits(now);
+    assert_eq!(host.text(file), "9");
+    assert_eq!(notes(&groups), "");
+    assert!(groups.give_back().is_empty());
+    assert_eq!(host.text(file), "65536");
+}
+
 /// The agent is killed before it writes: the next one has the record.
 #[test]
 fn a_lifted_limit_is_recorded_before_it_is_written_again() {

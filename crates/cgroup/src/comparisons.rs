@@ -32,6 +32,8 @@ pub struct Comparisons {
     pub setting: Duration,
     /// When units without a cgroup were compared.
     pub units: Instant,
+    /// When a unit without a cgroup that could not be limited is tried again, and how often it failed.
+    pub failed: BTreeMap<String, (Instant, u32)>,
     /// Reports that no reader has taken yet.
     pub reports: Vec<Lifted>,
 }
@@ -43,6 +45,7 @@ impl Default for Comparisons {
             last: None,
             setting: Duration::ZERO,
             units: Instant::now(),
+            failed: BTreeMap::new(),
             reports: Vec::new(),
         }
     }

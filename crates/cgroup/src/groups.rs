@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use config::group::Group;
 use config::policy::{Config, Mode};
+use host::backoff::Backoff;
 use host::load::Sample;
 
 use super::account::{self, MemberStatus, NotEnforced};
@@ -32,6 +33,9 @@ use super::view::{GroupView, View};
 
 /// How long a start waits for the service manager: at boot the agent starts before the system bus.
 pub const CONNECT: Duration = Duration::from_secs(2);
+/// The pauses before another connection to a service manager that did not reply: a request to it takes 5 s.
+const RECONNECT: Backoff = Backoff::new(Duration::from_secs(1), LONGEST_PAUSE);
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 /// How long a start waits for the symbolic links of programs.
 pub const LINKS: Duration = Duration::from_millis(500);
 
@@ -73,6 +77,8 @@ pub struct Groups {
     pub lost: Vec<GroupsError>,
     /// The service manager, if there is one and it replies.
     pub units: Option<Box<dyn Units>>,
+    /// The failures of the connection in a row, and when another one is opened.
+    pub broken: (u32, Instant),
     pub connecting: Option<Receiver<Result<Systemd, GroupsError>>>,
     /// The cgroups limited in place, and scopes, by path.
     pub targets: BTreeMap<String, Target>,
@@ -151,6 +157,7 @@ impl Groups {
             in_place,
             lost,
             units: None,
+            broken: (0, Instant::now()),
             connecting: None,
             targets: BTreeMap::new(),
             idle_units: BTreeMap::new(),
@@ -236,10 +243,27 @@ impl Groups {
         }
     }
 
+    /// Connects again after a failure; while the manager does not reply, after longer and longer pauses.
+    fn connect_again(&mut self) {
+        if self.units.as_ref().is_some_and(|units| units.is_broken()) {
+            self.units = None;
+            let (failures, due) = &mut self.broken;
+            let lasted = due.elapsed() >= LONGEST_PAUSE;
+            *failures = if lasted {
+                1
+            } else {
+                failures.saturating_add(1)
+            };
+            *due = Instant::now() + RECONNECT.pause(*failures);
+        }
+        if Instant::now() >= self.broken.1 {
+            self.connect(Duration::ZERO);
+        }
+    }
+
     /// Does the work of every second: checks some processes within the budget of CPU time, and the state of targets.
     pub fn tick(&mut self, budget: Duration) {
-        self.units = self.units.take().filter(|units| !units.is_broken());
-        self.connect(Duration::ZERO);
+        self.connect_again();
         self.resolve_again();
         self.limit_named_units();
         self.list_containers_at_tick();

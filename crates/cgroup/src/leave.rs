@@ -13,6 +13,7 @@ use super::place::{last, managed_unit, prefixes, unit_name};
 use super::process::{Membership, Process};
 use super::targets::set_scope;
 use super::tree::{Controller, Cpuset, Tree, Version, write};
+use super::units::reachable;
 use super::{limit, network};
 
 impl Groups {
@@ -61,7 +62,7 @@ impl Groups {
         // Nothing that these records had is given back.
         let mut problems = std::mem::take(&mut self.lost);
         for key in self.in_place.keys() {
-            problems.extend(self.in_place.unset(&key, self.units.as_deref()));
+            problems.extend(self.in_place.unset(&key, reachable(self.units.as_ref())));
         }
         for group in self.tree.present() {
             problems.extend(self.retire(&group));

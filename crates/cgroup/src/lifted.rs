@@ -20,6 +20,7 @@ use super::round::cpu_time;
 use super::target::Kind;
 use super::targets::set_scope_again;
 use super::tree::write;
+use super::units::reachable;
 use super::watched::{CHECK, Limit, Refusal, Watched};
 
 /// The interval of comparisons is at least this multiple of a comparison's CPU time.
@@ -184,27 +185,28 @@ impl Groups {
         let files = limits.iter().map(|(_, setting)| setting.file);
         let lifted: BTreeSet<&str> = files.flat_map(properties::of_file).copied().collect();
         let held = &self.members[group].held;
-        let problems: Vec<GroupsError> = match (self.targets.get(path), &self.units) {
-            (None, _) => {
-                let failed =
-                    |(file, setting): &(PathBuf, Setting)| write(file, &setting.value).err();
-                limits.iter().filter_map(failed).collect()
-            }
-            (Some(target), Some(units)) if target.kind == Kind::Scope => {
-                let scope = unit_name(last(path));
-                set_scope_again(units.as_ref(), &self.host, scope, held, &lifted)
-            }
-            (Some(target), Some(units)) if target.is_of_systemd() => {
-                let key = target.key.as_str();
-                self.in_place
-                    .set_unit(units.as_ref(), &self.host, key, held, &lifted)
-            }
-            (Some(target), None) if target.is_of_systemd() => vec![GroupsError::Systemd {
-                what: format!("setting limits of {} again", target.name),
-                reason: "it cannot be reached".to_owned(),
-            }],
-            (Some(_), _) => self.in_place.set_cgroup(&self.tree, &self.host, path, held),
-        };
+        let problems: Vec<GroupsError> =
+            match (self.targets.get(path), reachable(self.units.as_ref())) {
+                (None, _) => {
+                    let failed =
+                        |(file, setting): &(PathBuf, Setting)| write(file, &setting.value).err();
+                    limits.iter().filter_map(failed).collect()
+                }
+                (Some(target), Some(units)) if target.kind == Kind::Scope => {
+                    let scope = unit_name(last(path));
+                    set_scope_again(units, &self.host, scope, held, &lifted)
+                }
+                (Some(target), Some(units)) if target.is_of_systemd() => {
+                    let key = target.key.as_str();
+                    self.in_place
+                        .set_unit(units, &self.host, key, held, &lifted)
+                }
+                (Some(target), None) if target.is_of_systemd() => vec![GroupsError::Systemd {
+                    what: format!("setting limits of {} again", target.name),
+                    reason: "it cannot be reached".to_owned(),
+                }],
+                (Some(_), _) => self.in_place.set_cgroup(&self.tree, &self.host, path, held),
+            };
         let texts: Vec<String> = problems.iter().map(ToString::to_string).collect();
         if let Some(target) = self.targets.get_mut(path) {
             self.is_changed |= target.problems != texts;

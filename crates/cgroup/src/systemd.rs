@@ -74,13 +74,22 @@ impl Systemd {
     }
 
     fn fail(&self, what: &str, error: &zbus::Error) -> GroupsError {
-        if matches!(error, zbus::Error::InputOutput(_)) {
-            self.is_broken.store(true, Ordering::Relaxed);
-        }
+        self.learn(error);
         failed(what, error)
     }
 
+    /// Records that the connection has failed; a timeout is such an error as well.
+    fn learn(&self, error: &zbus::Error) {
+        if matches!(error, zbus::Error::InputOutput(_)) {
+            self.is_broken.store(true, Ordering::Relaxed);
+        }
+    }
+
     fn proxy<'a>(&'a self, path: &'a str, interface: &'a str) -> Result<Proxy<'a>, zbus::Error> {
+        // Each further request would wait for a manager that does not reply.
+        if self.is_broken() {
+            return Err(zbus::Error::Failure("it does not reply".to_owned()));
+        }
         zbus::blocking::proxy::Builder::new(&self.connection)
             .destination(NAME)?
             .path(path)?
@@ -143,6 +152,7 @@ impl Systemd {
             self.proxy(path.as_str(), "org.freedesktop.systemd1.Unit")?
                 .get_property::<String>("ActiveState")
         });
+        let state = state.inspect_err(|error| self.learn(error));
         state.is_ok_and(|state| state == "active" || state == "activating")
     }
 }
@@ -266,7 +276,10 @@ impl Units for Systemd {
     }
 
     fn default_tasks(&self) -> Option<u64> {
-        self.manager().ok()?.get_property("DefaultTasksMax").ok()
+        let limit = self
+            .manager()
+            .and_then(|manager| manager.get_property("DefaultTasksMax"));
+        limit.inspect_err(|error| self.learn(error)).ok()
     }
 }
 

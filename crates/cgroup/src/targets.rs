@@ -17,7 +17,7 @@ use super::place::{
 };
 use super::restrict::is_trusted;
 use super::target::{Kind, Target};
-use super::units::{Service, Units};
+use super::units::{Service, Units, reachable};
 use super::{containers, limit, properties, threads};
 
 /// The interval at which containers are listed again, because of renames: Podman's service may start for each request.
@@ -29,6 +29,8 @@ const UNKNOWN: Backoff = Backoff::new(Duration::from_millis(200), LIST);
 const REPLY: Duration = Duration::from_millis(100);
 /// The interval at which the limits of units without a cgroup are compared.
 const COMPARE: Duration = Duration::from_secs(30);
+/// The pauses before a unit without a cgroup that could not be limited is tried again.
+const FAILED: Backoff = Backoff::new(Duration::from_secs(1), COMPARE);
 /// The shortest interval between two walks over the cgroups; also at least this multiple of a walk's duration.
 const WALK: Duration = Duration::from_secs(1);
 const WALK_SHARE: u32 = 400;
@@ -63,7 +65,6 @@ impl Groups {
 
     /// Sets limits on units that the config names in full, before they start.
     pub(super) fn limit_named_units(&mut self) {
-        let Some(units) = &self.units else { return };
         let is_due = self.comparisons.units.elapsed() >= COMPARE;
         for (group, unit) in self.matchers.units() {
             // Failed ones are retried: a unit may be installed later.
@@ -72,13 +73,28 @@ impl Groups {
                 .get(unit)
                 .is_some_and(|(_, problems)| problems.is_empty());
             let has_cgroup = || self.targets.values().any(|target| target.key == unit);
-            if is_set && (!is_due || has_cgroup()) {
+            let failed = self.comparisons.failed.get(unit).copied();
+            if is_set && (!is_due || has_cgroup())
+                || failed.is_some_and(|(due, _)| Instant::now() < due)
+            {
                 continue;
             }
+            let Some(units) = reachable(self.units.as_ref()) else {
+                return;
+            };
             let held = &self.members[group].held;
-            let problems =
-                self.in_place
-                    .set_unit(units.as_ref(), &self.host, unit, held, &BTreeSet::new());
+            let problems = self
+                .in_place
+                .set_unit(units, &self.host, unit, held, &BTreeSet::new());
+            if problems.is_empty() {
+                self.comparisons.failed.remove(unit);
+            } else {
+                let failures = failed.map_or(1, |(_, failures)| failures.saturating_add(1));
+                let due = Instant::now() + FAILED.pause(failures);
+                self.comparisons
+                    .failed
+                    .insert(unit.to_owned(), (due, failures));
+            }
             let problems: Vec<String> = problems.iter().map(ToString::to_string).collect();
             let before = self
                 .idle_units
@@ -214,10 +230,10 @@ impl Groups {
         let unit = managed_unit(path).filter(|_| self.host.manager == Manager::Systemd);
         let held = &self.members[group].held;
         let mut set = true;
-        let problems = match (unit, &self.units) {
+        let problems = match (unit, reachable(self.units.as_ref())) {
             (Some(unit), Some(units)) => {
                 self.in_place
-                    .set_unit(units.as_ref(), &self.host, unit, held, &BTreeSet::new())
+                    .set_unit(units, &self.host, unit, held, &BTreeSet::new())
             }
             (Some(_), None) => {
                 set = false;
@@ -254,7 +270,7 @@ impl Groups {
         set &= !problems
             .iter()
             .any(|problem| matches!(problem, GroupsError::Systemd { .. }));
-        let is_reachable = self.units.is_some();
+        let is_reachable = reachable(self.units.as_ref()).is_some();
         let mut problems: Vec<String> = problems.iter().map(ToString::to_string).collect();
         if unit.is_some() && !is_reachable {
             problems.push("systemd cannot be reached, and is tried again every second".to_owned());
@@ -285,7 +301,7 @@ impl Groups {
             match self.inode(&path) {
                 Some(inode) if inode == target.inode => {}
                 Some(_) if target.kind == Kind::Scope => self.adopt_scope(target.group, &path),
-                Some(_) if target.inode == 0 && self.units.is_none() => {}
+                Some(_) if target.inode == 0 && reachable(self.units.as_ref()).is_none() => {}
                 Some(_) => {
                     self.in_place.forget(&target.key);
                     self.limit_in_place(target.group, &path);
@@ -340,7 +356,7 @@ impl Groups {
             .into_iter()
             .filter(|key| !kept.contains(key))
         {
-            for problem in self.in_place.unset(&key, self.units.as_deref()) {
+            for problem in self.in_place.unset(&key, reachable(self.units.as_ref())) {
                 self.note(&problem);
             }
         }
@@ -381,6 +397,9 @@ impl Groups {
             let Some((unit, run)) = service_of(&name) else {
                 continue;
             };
+            if reachable(self.units.as_ref()).is_none() {
+                break;
+            }
             let Ok(service) = self.service(&unit) else {
                 continue;
             };
@@ -436,14 +455,11 @@ impl Groups {
         {
             return;
         }
-        let Some(units) = &self.units else { return };
+        let Some(units) = reachable(self.units.as_ref()) else {
+            return;
+        };
         let scope = unit_name(last(path)).to_owned();
-        let problems = set_scope(
-            units.as_ref(),
-            &self.host,
-            &scope,
-            &self.members[group].held,
-        );
+        let problems = set_scope(units, &self.host, &scope, &self.members[group].held);
         let problems: Vec<String> = problems.iter().map(ToString::to_string).collect();
         let attached = self.members[group].attach_network(&self.tree, path, &tag(inode));
         let network_problem = attached.err().map(|problem| problem.to_string());

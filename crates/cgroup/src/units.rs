@@ -80,6 +80,11 @@ pub trait Units: Send {
     }
 }
 
+/// The service manager, unless its connection has failed: each request would wait for it in vain.
+pub fn reachable(units: Option<&Box<dyn Units>>) -> Option<&dyn Units> {
+    units.map(AsRef::as_ref).filter(|units| !units.is_broken())
+}
+
 /// A transient scope of Weir.
 #[derive(Clone, Copy, Debug)]
 pub struct Scope<'s> {

@@ -547,3 +547,46 @@ fn a_unit_without_a_cgroup_has_its_limits_again_before_it_starts() {
     assert_eq!(units.number(UNIT, "MemoryMax"), Some(INFINITY));
     assert_eq!(units.files_of(UNIT), [""; 0]);
 }
+
+/// As under a first process that is stopped or waits for a disk.
+#[test]
+fn a_manager_that_does_not_reply_is_waited_for_once() {
+    let (host, units) = service();
+    let unit = |name: &str| {
+        format!(
+            "[[group]]\nname = \"{name}\"\nunit = \"{name}.service\"\nmemory = {{ max = \"2MiB\" }}\n"
+        )
+    };
+    for name in ["a", "b"] {
+        host.file(
+            &format!("cg/system.slice/{name}.service/memory.max"),
+            "max\n",
+        );
+    }
+    let text = format!("{}{}{}", unit("job"), unit("a"), unit("b"));
+    let mut groups = host.start_with(&text, &units);
+    let mut now = Instant::now();
+    groups.check_limits(now);
+    units.load(UNIT, &memory(INFINITY));
+    units.is_silent.store(true, Ordering::Relaxed);
+    groups.idle_units.clear();
+    groups.comparisons.last = None;
+    groups.tick(Duration::ZERO);
+    assert_eq!(units.waited.load(Ordering::Relaxed), 1);
+    for _ in 0..3 {
+        now += Duration::from_secs(60);
+        groups.check_limits(now);
+        groups.check_targets();
+        groups.unset_others();
+        groups.limit_named_units();
+    }
+    assert_eq!(units.waited.load(Ordering::Relaxed), 1);
+    let notes = notes(&groups);
+    assert!(notes.contains("it cannot be reached"), "{notes}");
+    assert!(groups.in_place.keys().contains(&"a.service".to_owned()));
+    // It replies again.
+    units.is_silent.store(false, Ordering::Relaxed);
+    units.waited.store(0, Ordering::Relaxed);
+    groups.check_limits(now + Duration::from_secs(60));
+    assert_eq!(self::text(&host, "memory.max"), "2097152");
+}

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -28,6 +28,9 @@ pub struct Noted {
     files: Mutex<BTreeMap<(String, String), String>>,
     /// The root of the cgroups, if properties are written to their files as well.
     root: Mutex<Option<PathBuf>>,
+    /// Whether requests about properties wait in vain for a reply, and their count.
+    pub is_silent: AtomicBool,
+    pub waited: AtomicUsize,
     /// Whether each change of properties fails.
     pub refuses: AtomicBool,
     /// The CPU time of each change.
@@ -36,6 +39,13 @@ pub struct Noted {
 
 impl Units for Arc<Noted> {
     fn get(&self, unit: &str, names: &[&str]) -> Result<Properties, GroupsError> {
+        if self.is_silent.load(Ordering::Relaxed) {
+            self.waited.fetch_add(1, Ordering::Relaxed);
+            return Err(GroupsError::Systemd {
+                what: format!("reading the limits of {unit}"),
+                reason: "no reply".to_owned(),
+            });
+        }
         let all = self.properties.lock().unwrap();
         let value = |name: &&str| {
             let value = all.get(unit).and_then(|unit| unit.get(*name)).cloned();
@@ -118,6 +128,10 @@ impl Units for Arc<Noted> {
 
     fn default_tasks(&self) -> Option<u64> {
         Some(4915)
+    }
+
+    fn is_broken(&self) -> bool {
+        self.waited.load(Ordering::Relaxed) > 0
     }
 }
 

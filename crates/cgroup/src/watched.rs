@@ -54,6 +54,8 @@ pub struct Limit {
     /// Not set again before.
     due: Option<Instant>,
     pub lifts: VecDeque<Instant>,
+    /// Whether it was lifted often, until [`WINDOW`] has passed without.
+    is_contended: bool,
 }
 
 impl Limit {
@@ -68,6 +70,7 @@ impl Limit {
             refusal: None,
             due: None,
             lifts: VecDeque::new(),
+            is_contended: false,
         }
     }
 
@@ -77,6 +80,7 @@ impl Limit {
         while self.lifts.front().is_some_and(is_old) {
             self.lifts.pop_front();
         }
+        self.is_contended &= !self.lifts.is_empty();
     }
 
     /// Reads the file; `None` if the cgroup has just been removed.
@@ -98,16 +102,17 @@ impl Limit {
         let found = found.filter(|_| was_in_effect)?;
         self.lifts.push_back(now);
         let value = &self.setting.value;
-        match self.lifts.len() {
-            1 => Some(format!(
-                "another program set {found} instead of {value}; the limit is in effect again"
-            )),
-            CONTENDED => Some(format!(
-                "another program has lifted it {CONTENDED} times in ten minutes, the last time to {found}; it is set again each time, and further times are not reported"
-            )),
-            _ if had_failed => Some(format!("{value} is in effect again")),
-            _ => None,
+        if self.is_contended {
+            return had_failed.then(|| format!("{value} is in effect again"));
         }
+        self.is_contended = self.lifts.len() >= CONTENDED;
+        Some(if self.is_contended {
+            format!(
+                "another program has lifted it {CONTENDED} times in ten minutes, the last time to {found}; it is set again each time, and further times are not reported until ten minutes pass without"
+            )
+        } else {
+            format!("another program set {found} instead of {value}; the limit is in effect again")
+        })
     }
 
     /// Processes that the limit is not in effect. Returns whether it is to be set again, and the report.
@@ -142,9 +147,9 @@ impl Limit {
                 "{file} is {found} instead of {value}, which is not in effect; {again}"
             ));
         }
-        (self.lifts.len() >= CONTENDED).then(|| {
+        self.is_contended.then(|| {
             format!(
-                "{file} is contended: another program has lifted it {} times in ten minutes; it is set again within some {} s each time",
+                "{file} is contended: another program lifts it again and again, {} times in the last ten minutes; it is set again within some {} s each time",
                 self.lifts.len(),
                 CHECK.as_secs()
             )

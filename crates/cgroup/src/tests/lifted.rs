@@ -111,7 +111,7 @@ fn a_unit_whose_own_limit_was_enough_has_the_groups_once_it_is_raised() {
     units.load(UNIT, &memory(8 << 20));
     groups.check_limits(Instant::now());
     assert_eq!(text(&host, "memory.max"), "2097152");
-    assert_eq!(reports(&mut groups).len(), 1);
+    assert_eq!(reports(&mut groups).len(), 2);
     // A lower one stays again.
     units.load(UNIT, &memory(1 << 20));
     groups.check_limits(Instant::now());
@@ -162,15 +162,15 @@ fn a_limit_that_cannot_be_set_again_is_not_in_effect_until_it_can() {
     groups.check_limits(now + Duration::from_secs(120));
     assert_eq!(text(&host, "memory.max"), "2097152");
     assert_eq!(groups.view().statuses()[0].enforcement, Enforcement::Full);
-    assert_eq!(
-        reports(&mut groups),
-        [""; 0],
-        "the second time in ten minutes"
+    let found = reports(&mut groups);
+    assert!(
+        found.len() == 1 && found[0].ends_with("the limit is in effect again"),
+        "the second time in ten minutes: {found:?}"
     );
 }
 
 #[test]
-fn a_limit_that_is_lifted_again_and_again_is_contended_and_reported_twice() {
+fn a_limit_that_is_lifted_again_and_again_is_contended_and_reported_thrice() {
     let (host, units) = service();
     let mut groups = host.start_with(&format!("{GROUP}memory = {{ max = \"2MiB\" }}\n"), &units);
     let mut now = Instant::now();
@@ -185,9 +185,33 @@ fn a_limit_that_is_lifted_again_and_again_is_contended_and_reported_twice() {
         let is_contended = notes(&groups).contains("memory.max is contended");
         assert_eq!(is_contended, time >= 3, "{}", notes(&groups));
     }
-    assert_eq!(reported.len(), 2, "{reported:?}");
+    assert_eq!(reported.len(), 3, "{reported:?}");
     groups.check_limits(now + Duration::from_secs(600));
     assert_eq!(notes(&groups), "");
+}
+
+/// As by a program that runs every few minutes.
+#[test]
+fn a_limit_is_contended_until_it_is_not_lifted_for_ten_minutes() {
+    for (interval, expected) in [(200, 3), (290, 3), (300, 20), (599, 20), (700, 20)] {
+        let (host, units) = service();
+        let mut groups =
+            host.start_with(&format!("{GROUP}memory = {{ max = \"2MiB\" }}\n"), &units);
+        let mut now = Instant::now();
+        groups.check_limits(now);
+        let mut reported = Vec::new();
+        for _ in 0..20 {
+            now += Duration::from_secs(interval);
+            groups.check_limits(now);
+            units.load(UNIT, &memory(8 << 20));
+            groups.check_limits(now);
+            reported.extend(reports(&mut groups));
+        }
+        assert_eq!(reported.len(), expected, "{interval}: {reported:?}");
+        assert_eq!(notes(&groups).contains("contended"), expected == 3);
+        groups.check_limits(now + Duration::from_secs(600));
+        assert_eq!(notes(&groups), "");
+    }
 }
 
 #[test]

@@ -9,6 +9,8 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use config::group::CpuShare;
+
 use super::comparisons::{Lifted, MOST_REPORTS};
 use super::error::GroupsError;
 use super::groups::Groups;
@@ -22,6 +24,7 @@ use super::targets::set_scope_again;
 use super::tree::write;
 use super::units::reachable;
 use super::watched::{CHECK, Limit, Refusal, Watched};
+use super::written::{PERIOD, QUOTA};
 
 /// The interval of comparisons is at least this multiple of a comparison's CPU time.
 const CHECK_SHARE: u32 = 100;
@@ -84,7 +87,12 @@ impl Groups {
         let watched = Watched {
             group,
             inode,
-            limits: limits.into_iter().map(Limit::new).collect(),
+            limits: limits
+                .into_iter()
+                // A part of the quota.
+                .filter(|(_, setting)| setting.file != PERIOD)
+                .map(Limit::new)
+                .collect(),
         };
         self.comparisons.watched.insert(path.to_owned(), watched);
     }
@@ -188,8 +196,14 @@ impl Groups {
         let problems: Vec<GroupsError> =
             match (self.targets.get(path), reachable(self.units.as_ref())) {
                 (None, _) => {
-                    let failed =
-                        |(file, setting): &(PathBuf, Setting)| write(file, &setting.value).err();
+                    let failed = |(file, setting): &(PathBuf, Setting)| {
+                        if setting.file == QUOTA {
+                            let period = CpuShare::PERIOD_MICROSECONDS.to_string();
+                            // A failure leaves another period, with which the next comparison finds the quota.
+                            let _ = write(&file.with_file_name(PERIOD), &period);
+                        }
+                        write(file, &setting.value).err()
+                    };
                     limits.iter().filter_map(failed).collect()
                 }
                 (Some(target), Some(units)) if target.kind == Kind::Scope => {

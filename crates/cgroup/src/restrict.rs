@@ -10,7 +10,7 @@ use std::path::Path;
 use super::tree::Tree;
 
 /// The file of a limit, and the start of its default content; see [`limit_in`].
-const FILES: [(&str, &str); 27] = [
+const FILES: [(&str, &str); 28] = [
     ("cpu.max", "max"),
     ("cpu.idle", "0"),
     ("cpu.weight", "100"),
@@ -34,6 +34,7 @@ const FILES: [(&str, &str); 27] = [
     // Version 1.
     ("cpu.cfs_quota_us", "-1"),
     ("memory.limit_in_bytes", "none"),
+    ("memory.memsw.limit_in_bytes", "none"),
     ("blkio.throttle.read_bps_device", ""),
     ("blkio.throttle.write_bps_device", ""),
     ("blkio.throttle.read_iops_device", ""),
@@ -56,7 +57,9 @@ pub fn limit_in(file: &str, content: &str) -> Option<String> {
     let first = content.lines().next().unwrap_or("");
     let is_default = match file {
         "cpu.max" => first.starts_with(default),
-        "memory.limit_in_bytes" => first.parse::<u64>().is_ok_and(|bytes| bytes >= NO_LIMIT_V1),
+        "memory.limit_in_bytes" | "memory.memsw.limit_in_bytes" => {
+            first.parse::<u64>().is_ok_and(|bytes| bytes >= NO_LIMIT_V1)
+        }
         // A weight above the default is an advantage, not a restriction.
         "cpu.weight" => first.parse::<u64>().is_ok_and(|weight| weight >= 100),
         // One line for each disk, `default` first.

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use host::backoff::Backoff;
 
 use super::limit::Setting;
-use super::written::content;
+use super::written::effective;
 
 /// The interval at which all limits are compared.
 pub const CHECK: Duration = Duration::from_secs(5);
@@ -85,7 +85,7 @@ impl Limit {
 
     /// Reads the file; `None` if the cgroup has just been removed.
     pub fn read(&self) -> Option<String> {
-        match content(&self.file, &self.setting) {
+        match effective(&self.file, &self.setting) {
             Ok(now) => Some(now),
             // Its controller is not enabled there.
             Err(error) if error.kind() == io::ErrorKind::NotFound => Some(String::new()),

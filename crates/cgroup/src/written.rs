@@ -4,6 +4,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use config::group::CpuShare;
 use serde::{Deserialize, Serialize};
 
 use super::error::GroupsError;
@@ -12,6 +13,10 @@ use super::limit::{Origin, Setting};
 use super::plan::{Merge, merge};
 use super::restrict;
 use super::tree::write;
+
+/// The CPU quota of v1 and its period.
+pub const QUOTA: &str = "cpu.cfs_quota_us";
+pub const PERIOD: &str = "cpu.cfs_period_us";
 
 /// A limit that Weir wrote into a file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -63,6 +68,28 @@ pub fn content(file: &Path, setting: &Setting) -> io::Result<String> {
         .lines()
         .find(|line| line.split(' ').next() == Some(disk));
     Ok(line.unwrap_or("").to_owned())
+}
+
+/// What limits now, as [`content`]; a quota of v1 is converted to Weir's period.
+pub fn effective(file: &Path, setting: &Setting) -> io::Result<String> {
+    let now = content(file, setting)?;
+    if setting.file != QUOTA {
+        return Ok(now);
+    }
+    let period = fs::read_to_string(file.with_file_name(PERIOD))?;
+    Ok(scaled(&now, period.trim()))
+}
+
+/// A quota of another period as one of Weir's; none stays none.
+fn scaled(quota: &str, period: &str) -> String {
+    let known = quota.parse::<u64>().ok().zip(period.parse::<u64>().ok());
+    known.map_or_else(
+        || quota.to_owned(),
+        |(quota, period)| {
+            let quota = quota.saturating_mul(CpuShare::PERIOD_MICROSECONDS);
+            (quota / period.max(1)).to_string()
+        },
+    )
 }
 
 /// Compares a file's value with the group's.
@@ -121,11 +148,101 @@ impl<'s> Plan<'s> {
             is_recorded: true,
         };
         for (directory, setting) in settings {
-            if setting.origin == Origin::Wanted {
-                plan.add(path, directory.join(setting.file), setting, before);
+            let file = directory.join(setting.file);
+            match setting.file {
+                _ if setting.origin == Origin::Default => {}
+                // With the quota.
+                PERIOD => {}
+                QUOTA => {
+                    let period = settings
+                        .iter()
+                        .find(|(other, setting)| other == directory && setting.file == PERIOD);
+                    let period = period.map(|(_, setting)| setting);
+                    plan.add_quota(path, file, setting, period, before);
+                }
+                _ => plan.add(path, file, setting, before),
             }
         }
         plan
+    }
+
+    /// Adds the quota of v1 and its period, which are one limit: both are written, or neither.
+    fn add_quota(
+        &mut self,
+        path: &str,
+        file: PathBuf,
+        setting: &'s Setting,
+        period: Option<&'s Setting>,
+        before: &[Written],
+    ) {
+        let Some(period) = period else {
+            return self.add(path, file, setting, before);
+        };
+        let period_file = file.with_file_name(PERIOD);
+        let read = |file: &Path, setting| {
+            content(file, setting).map_err(|source| GroupsError::read(file, source))
+        };
+        let (now, now_period) = match (read(&file, setting), read(&period_file, period)) {
+            (Ok(now), Ok(period)) => (now, period),
+            (Err(problem), _) | (_, Err(problem)) => return self.problems.push(problem),
+        };
+        let known = before.iter().find(|one| one.is_for(&file, setting));
+        let known_period = before.iter().find(|one| one.is_for(&period_file, period));
+        let is_same = |one: &Written, now: &str| one.is_pending || one.content == now;
+        let has_quota = known.filter(|one| is_same(one, &now));
+        let has_period = known_period.map_or(now_period == period.default, |one| {
+            is_same(one, &now_period)
+        });
+        let is_ours = has_quota.is_some() && has_period;
+        let scaled = scaled(&now, &now_period);
+        let merge = compare(setting, &scaled);
+        if !is_ours && (merge == Merge::Lower || merge == Merge::Higher && known.is_none()) {
+            if merge == Merge::Higher {
+                self.problems.push(GroupsError::SetByOthers {
+                    path: path.to_owned(),
+                    file: setting.file.to_owned(),
+                    theirs: format!("{now} of {now_period}"),
+                    ours: setting.value.clone(),
+                });
+            }
+            self.lowered
+                .extend(known.into_iter().chain(known_period).cloned());
+            return;
+        }
+        // Their quota counts with their period.
+        let theirs = has_quota.map_or_else(|| replaced(setting, &now), |ours| ours.theirs.clone());
+        let theirs_period = match known_period.filter(|one| is_same(one, &now_period)) {
+            Some(ours) => ours.theirs.clone(),
+            None => replaced(period, &now_period),
+        };
+        let value = match &theirs {
+            Some(theirs) => {
+                let of = theirs_period.as_deref().unwrap_or(&period.default);
+                lower(setting, &self::scaled(theirs, of))
+            }
+            None => setting.value.clone(),
+        };
+        for (file, setting, value, theirs, known, now) in [
+            (
+                period_file,
+                period,
+                period.value.clone(),
+                theirs_period,
+                known_period,
+                now_period,
+            ),
+            (file, setting, value, theirs, known, now),
+        ] {
+            self.is_recorded &= known.is_some_and(|one| is_same(one, &now)) && now == value;
+            self.writes.push(Write {
+                file,
+                setting,
+                value,
+                theirs,
+                is_ours: known.is_some_and(|one| is_same(one, &now)),
+                known: known.cloned(),
+            });
+        }
     }
 
     fn add(&mut self, path: &str, file: PathBuf, setting: &'s Setting, before: &[Written]) {

@@ -614,3 +614,78 @@ fn a_manager_that_does_not_reply_is_waited_for_once() {
     groups.check_limits(now + Duration::from_secs(60));
     assert_eq!(self::text(&host, "memory.max"), "2097152");
 }
+
+/// A host with version 1 of the controllers of CPU time and memory, and a container's cgroup.
+fn old_host(quota: &str, period: &str, both: &str) -> MadeUp {
+    let host = MadeUp::new(&[
+        ("cgroup", "cg/cpu", "rw,cpu"),
+        ("cgroup", "cg/memory", "rw,memory"),
+        ("cgroup2", "cg/unified", "rw"),
+    ]);
+    host.file("cg/unified/cgroup.controllers", "pids\n");
+    host.file("cg/unified/a/cgroup.procs", "");
+    host.file("cg/cpu/a/cpu.cfs_quota_us", &format!("{quota}\n"));
+    host.file("cg/cpu/a/cpu.cfs_period_us", &format!("{period}\n"));
+    host.file("cg/memory/a/memory.limit_in_bytes", "9223372036854771712\n");
+    host.file(
+        "cg/memory/a/memory.memsw.limit_in_bytes",
+        &format!("{both}\n"),
+    );
+    host
+}
+
+/// `docker update --cpu-period 200000 --cpu-quota 60000` is 30 %.
+#[test]
+fn a_quota_of_v1_is_compared_and_changed_with_its_period() {
+    const NONE: &str = "9223372036854771712";
+    let group = "[[group]]\nname = \"g\"\ncgroup = \"/a\"\ncpu = { max = \"50%\" }\nmemory = { max = \"2MiB\", swap_max = \"1MiB\" }\n";
+    let cpu = |host: &MadeUp| {
+        let text = |file: &str| host.text(&format!("cg/cpu/a/{file}")).trim().to_owned();
+        format!("{} {}", text("cpu.cfs_quota_us"), text("cpu.cfs_period_us"))
+    };
+    let both = |host: &MadeUp| {
+        let text = host.text("cg/memory/a/memory.memsw.limit_in_bytes");
+        text.trim().to_owned()
+    };
+    // Another program's at the first contact: lower, higher and none.
+    for (theirs, in_effect, memory, memory_in_effect, is_noted) in [
+        ("60000 200000", "60000 200000", "1048576", "1048576", false),
+        ("40000 50000", "40000 50000", "9437184", "9437184", true),
+        ("-1 50000", "50000 100000", NONE, "3145728", false),
+    ] {
+        let (quota, period) = theirs.split_once(' ').unwrap();
+        let host = old_host(quota, period, memory);
+        let mut groups = host.start(group).unwrap();
+        groups.check_limits(Instant::now());
+        assert_eq!(cpu(&host), in_effect);
+        assert_eq!(both(&host), memory_in_effect);
+        let notes = notes(&groups);
+        let note = "cpu.cfs_quota_us is 40000 of 50000 already";
+        assert_eq!(notes.contains(note), is_noted, "{notes}");
+        assert!(groups.give_back().is_empty());
+        assert_eq!(cpu(&host), theirs);
+        let restored = if memory == NONE { "-1" } else { memory };
+        assert_eq!(both(&host), restored);
+    }
+    // Weir's, changed since.
+    for (theirs, in_effect) in [
+        ("60000 200000", "60000 200000"),
+        ("50000 200000", "50000 200000"),
+        ("120000 200000", "50000 100000"),
+        ("50000 10000", "50000 100000"),
+    ] {
+        let host = old_host("-1", "100000", NONE);
+        let mut groups = host.start(group).unwrap();
+        groups.check_limits(Instant::now());
+        let (quota, period) = theirs.split_once(' ').unwrap();
+        host.file("cg/cpu/a/cpu.cfs_quota_us", quota);
+        host.file("cg/cpu/a/cpu.cfs_period_us", period);
+        groups.check_limits(Instant::now());
+        assert_eq!(cpu(&host), in_effect);
+        let count = usize::from(theirs != in_effect);
+        assert_eq!(reports(&mut groups).len(), count, "{theirs}");
+        assert!(groups.give_back().is_empty());
+        // Weir's quota with another program's period is none at the end.
+        assert_eq!(cpu(&host), theirs.replace("50000 ", "-1 "));
+    }
+}

@@ -90,6 +90,27 @@ impl Changed {
         Ok(())
     }
 
+    /// Removes Weir's own files of properties that it does not limit any more: they would be taken for the unit's.
+    pub fn forget_own<'n>(
+        &self,
+        units: &dyn Units,
+        unit: &str,
+        dropped: impl Iterator<Item = &'n str>,
+    ) {
+        let mut dropped: Vec<&str> = dropped.collect();
+        if dropped.is_empty() {
+            return;
+        }
+        let files = units.runtime_files(unit, &dropped);
+        dropped.retain(|name| {
+            let ours = self.files.get(*name);
+            ours.is_some() && ours == files.get(*name)
+        });
+        if !dropped.is_empty() {
+            units.forget(unit, &dropped);
+        }
+    }
+
     /// Removes the files of restored properties, except those that had one before.
     pub fn forget(&self, units: &dyn Units, unit: &str, back: &Properties) {
         let mut own = names(back);

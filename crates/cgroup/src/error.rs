@@ -256,6 +256,19 @@ impl GroupsError {
         }
     }
 
+    /// Whether systemd replied that it has no such unit.
+    pub(super) fn is_no_such_unit(&self) -> bool {
+        // The second if it disappears meanwhile.
+        const NAMES: [&str; 2] = [
+            "(org.freedesktop.systemd1.NoSuchUnit)",
+            "(org.freedesktop.DBus.Error.UnknownObject)",
+        ];
+        match self {
+            Self::Systemd { reason, .. } => NAMES.iter().any(|name| reason.ends_with(name)),
+            _ => false,
+        }
+    }
+
     /// Reading `path` failed.
     pub(super) fn read(path: &Path, source: io::Error) -> Self {
         Self::Read {

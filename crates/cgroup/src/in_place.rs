@@ -176,6 +176,12 @@ impl InPlace {
             .map(|(name, value)| (name.clone(), value.clone()))
             .collect();
         before.retain(|name, _| wanted.contains_key(name) || back.contains_key(name));
+        let dropped = |name: &&str| !before.contains_key(*name);
+        known.forget_own(
+            units,
+            unit,
+            names(&known.before).into_iter().filter(dropped),
+        );
         if to_set.is_empty() {
             self.keep_only(unit, known, &wanted, &mut problems);
             return problems;
@@ -297,11 +303,15 @@ impl InPlace {
             (Some(Set::Cgroup(written)), _) => {
                 problems.extend(written.iter().filter_map(|one| take_back(one).err()));
             }
-            (Some(Set::Properties(changed)), Some(units)) => match changed.put_back(units, key) {
-                Err(problem) if units.get(key, &[]).is_ok() => problems.push(problem),
-                // The unit no longer exists.
-                _ => {}
-            },
+            (Some(Set::Properties(changed)), Some(units)) => {
+                match changed.put_back(units, key) {
+                    Err(problem) if problem.is_no_such_unit() => {
+                        // A unit of this name that is installed later has none of Weir's.
+                        changed.forget_own(units, key, names(&changed.before).into_iter());
+                    }
+                    put_back => problems.extend(put_back.err()),
+                }
+            }
             (Some(Set::Unit(_) | Set::Properties(_)), None) => {
                 problems.push(GroupsError::Systemd {
                     what: format!("putting back the limits of {key}"),

@@ -689,3 +689,46 @@ fn a_quota_of_v1_is_compared_and_changed_with_its_period() {
         assert_eq!(cpu(&host), theirs.replace("50000 ", "-1 "));
     }
 }
+
+/// `systemctl set-property` without `--runtime`, which leaves Weir's file where it is.
+#[test]
+fn weirs_file_of_a_property_goes_once_the_units_own_is_lower() {
+    for is_theirs in [false, true] {
+        let (host, units) = service();
+        let group = format!("{GROUP}memory = {{ max = \"2MiB\" }}\npids = 7\n");
+        drop(host.start_with(&group, &units));
+        assert_eq!(units.files_of(UNIT), ["MemoryMax", "TasksMax"]);
+        if is_theirs {
+            units.set(UNIT, &memory(1 << 20)).unwrap();
+        } else {
+            units.load(UNIT, &memory(1 << 20));
+        }
+        let mut groups = host.start_with(&group, &units);
+        let left: &[&str] = if is_theirs {
+            &["MemoryMax", "TasksMax"]
+        } else {
+            &["TasksMax"]
+        };
+        assert_eq!(units.files_of(UNIT), left);
+        assert!(groups.give_back().is_empty());
+        assert_eq!(units.number(UNIT, "MemoryMax"), Some(1 << 20));
+        assert_eq!(units.files_of(UNIT), left[..left.len() - 1]);
+    }
+}
+
+#[test]
+fn a_record_stays_until_its_unit_is_restored_or_does_not_exist() {
+    let (host, units) = service();
+    let mut groups = host.start_with(&format!("{GROUP}memory = {{ max = \"2MiB\" }}\n"), &units);
+    units.is_silent.store(true, Ordering::Relaxed);
+    for _ in 0..2 {
+        assert_eq!(groups.give_back().len(), 1);
+        assert_eq!(groups.in_place.keys(), [UNIT]);
+    }
+    units.is_silent.store(false, Ordering::Relaxed);
+    units.waited.store(0, Ordering::Relaxed);
+    units.has_no_unit.store(true, Ordering::Relaxed);
+    assert!(groups.give_back().is_empty());
+    assert_eq!(groups.in_place.keys(), [""; 0]);
+    assert_eq!(units.files_of(UNIT), [""; 0]);
+}

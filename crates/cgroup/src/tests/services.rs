@@ -31,6 +31,8 @@ pub struct Noted {
     /// Whether requests about properties wait in vain for a reply, and their count.
     pub is_silent: AtomicBool,
     pub waited: AtomicUsize,
+    /// Whether the reply is that there is no such unit.
+    pub has_no_unit: AtomicBool,
     /// Whether each change of properties fails.
     pub refuses: AtomicBool,
     /// The CPU time of each change.
@@ -44,6 +46,12 @@ impl Units for Arc<Noted> {
             return Err(GroupsError::Systemd {
                 what: format!("reading the limits of {unit}"),
                 reason: "no reply".to_owned(),
+            });
+        }
+        if self.has_no_unit.load(Ordering::Relaxed) {
+            return Err(GroupsError::Systemd {
+                what: format!("reading the limits of {unit}"),
+                reason: "not found (org.freedesktop.systemd1.NoSuchUnit)".to_owned(),
             });
         }
         let all = self.properties.lock().unwrap();

@@ -62,7 +62,7 @@ impl Groups {
         // Nothing that these records had is given back.
         let mut problems = std::mem::take(&mut self.lost);
         for key in self.in_place.keys() {
-            problems.extend(self.in_place.unset(&key, reachable(self.units.as_ref())));
+            problems.extend(self.in_place.unset(&key, reachable(self.units.as_deref())));
         }
         for group in self.tree.present() {
             problems.extend(self.retire(&group));

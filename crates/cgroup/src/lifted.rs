@@ -194,7 +194,7 @@ impl Groups {
         let lifted: BTreeSet<&str> = files.flat_map(properties::of_file).copied().collect();
         let held = &self.members[group].held;
         let problems: Vec<GroupsError> =
-            match (self.targets.get(path), reachable(self.units.as_ref())) {
+            match (self.targets.get(path), reachable(self.units.as_deref())) {
                 (None, _) => {
                     let failed = |(file, setting): &(PathBuf, Setting)| {
                         if setting.file == QUOTA {

@@ -79,7 +79,7 @@ impl Groups {
             {
                 continue;
             }
-            let Some(units) = reachable(self.units.as_ref()) else {
+            let Some(units) = reachable(self.units.as_deref()) else {
                 return;
             };
             let held = &self.members[group].held;
@@ -230,7 +230,7 @@ impl Groups {
         let unit = managed_unit(path).filter(|_| self.host.manager == Manager::Systemd);
         let held = &self.members[group].held;
         let mut set = true;
-        let problems = match (unit, reachable(self.units.as_ref())) {
+        let problems = match (unit, reachable(self.units.as_deref())) {
             (Some(unit), Some(units)) => {
                 self.in_place
                     .set_unit(units, &self.host, unit, held, &BTreeSet::new())
@@ -270,7 +270,7 @@ impl Groups {
         set &= !problems
             .iter()
             .any(|problem| matches!(problem, GroupsError::Systemd { .. }));
-        let is_reachable = reachable(self.units.as_ref()).is_some();
+        let is_reachable = reachable(self.units.as_deref()).is_some();
         let mut problems: Vec<String> = problems.iter().map(ToString::to_string).collect();
         if unit.is_some() && !is_reachable {
             problems.push("systemd cannot be reached, and is tried again every second".to_owned());
@@ -301,7 +301,7 @@ impl Groups {
             match self.inode(&path) {
                 Some(inode) if inode == target.inode => {}
                 Some(_) if target.kind == Kind::Scope => self.adopt_scope(target.group, &path),
-                Some(_) if target.inode == 0 && reachable(self.units.as_ref()).is_none() => {}
+                Some(_) if target.inode == 0 && reachable(self.units.as_deref()).is_none() => {}
                 Some(_) => {
                     self.in_place.forget(&target.key);
                     self.limit_in_place(target.group, &path);
@@ -356,7 +356,7 @@ impl Groups {
             .into_iter()
             .filter(|key| !kept.contains(key))
         {
-            for problem in self.in_place.unset(&key, reachable(self.units.as_ref())) {
+            for problem in self.in_place.unset(&key, reachable(self.units.as_deref())) {
                 self.note(&problem);
             }
         }
@@ -397,7 +397,7 @@ impl Groups {
             let Some((unit, run)) = service_of(&name) else {
                 continue;
             };
-            if reachable(self.units.as_ref()).is_none() {
+            if reachable(self.units.as_deref()).is_none() {
                 break;
             }
             let Ok(service) = self.service(&unit) else {
@@ -455,7 +455,7 @@ impl Groups {
         {
             return;
         }
-        let Some(units) = reachable(self.units.as_ref()) else {
+        let Some(units) = reachable(self.units.as_deref()) else {
             return;
         };
         let scope = unit_name(last(path)).to_owned();

@@ -81,8 +81,8 @@ pub trait Units: Send {
 }
 
 /// The service manager, unless its connection has failed: each request would wait for it in vain.
-pub fn reachable(units: Option<&Box<dyn Units>>) -> Option<&dyn Units> {
-    units.map(AsRef::as_ref).filter(|units| !units.is_broken())
+pub fn reachable(units: Option<&dyn Units>) -> Option<&dyn Units> {
+    units.filter(|units| !units.is_broken())
 }
 
 /// A transient scope of Weir.

@@ -34,6 +34,8 @@ pub struct Comparisons {
     pub units: Instant,
     /// When a unit without a cgroup that could not be limited is tried again, and how often it failed.
     pub failed: BTreeMap<String, (Instant, u32)>,
+    /// Units with a record whose cgroup is gone, and how often they were found to exist nevertheless.
+    pub gone: BTreeMap<String, u32>,
     /// Reports that no reader has taken yet.
     pub reports: Vec<Lifted>,
 }
@@ -46,6 +48,7 @@ impl Default for Comparisons {
             setting: Duration::ZERO,
             units: Instant::now(),
             failed: BTreeMap::new(),
+            gone: BTreeMap::new(),
             reports: Vec::new(),
         }
     }

@@ -336,6 +336,17 @@ impl InPlace {
         }
     }
 
+    /// Removes the records of units that no longer exist.
+    pub fn forget_units(&mut self, units: &dyn Units, gone: &[String]) {
+        for unit in gone {
+            if let Some(Set::Properties(changed)) = self.sets.remove(unit) {
+                changed.forget_own(units, unit, names(&changed.before).into_iter());
+            }
+        }
+        // The next save reports a failure.
+        let _ = self.save();
+    }
+
     fn save(&self) -> Option<GroupsError> {
         let saved = if self.sets.is_empty() {
             match fs::remove_file(&self.path) {

@@ -271,6 +271,17 @@ impl Units for Systemd {
             .map_err(|error| self.fail(&format!("reading the state of {unit}"), &error))
     }
 
+    fn is_gone(&self, unit: &str) -> Result<bool, GroupsError> {
+        let state = self.manager().and_then(|manager| {
+            let path: OwnedObjectPath = manager.call("LoadUnit", &(unit,))?;
+            self.proxy(path.as_str(), "org.freedesktop.systemd1.Unit")?
+                .get_property::<String>("LoadState")
+        });
+        state
+            .map(|state| state == "not-found")
+            .map_err(|error| self.fail(&format!("reading the state of {unit}"), &error))
+    }
+
     fn is_broken(&self) -> bool {
         self.is_broken.load(Ordering::Relaxed)
     }

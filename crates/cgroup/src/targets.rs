@@ -102,6 +102,7 @@ impl Groups {
             self.is_changed |= before.is_none_or(|(_, before)| before != problems);
         }
         if is_due {
+            self.forget_gone_units();
             self.comparisons.units = Instant::now();
         }
     }
@@ -308,6 +309,9 @@ impl Groups {
                 }
                 None => {
                     self.in_place.forget(&target.key);
+                    if target.kind != Kind::Scope && target.is_of_systemd() {
+                        self.comparisons.gone.insert(target.key, 0);
+                    }
                     self.targets.remove(&path);
                     is_gone = true;
                 }
@@ -316,6 +320,36 @@ impl Groups {
         if is_gone {
             self.is_changed = true;
             self.keep_links();
+        }
+    }
+
+    /// Removes the records of units that no longer exist, as scopes of containers and sessions. One that has only stopped
+    /// has its limits when it starts again.
+    fn forget_gone_units(&mut self) {
+        const TRIES: u32 = 3;
+        let Some(units) = reachable(self.units.as_deref()) else {
+            return;
+        };
+        let named: BTreeSet<&str> = self.matchers.units().map(|(_, unit)| unit).collect();
+        let kept: BTreeSet<&str> = self
+            .targets
+            .values()
+            .map(|target| target.key.as_str())
+            .chain(named)
+            .collect();
+        let mut gone = Vec::new();
+        for (unit, tries) in std::mem::take(&mut self.comparisons.gone) {
+            if kept.contains(unit.as_str()) {
+                continue;
+            }
+            if !units.is_broken() && units.is_gone(&unit).is_ok_and(|is_gone| is_gone) {
+                gone.push(unit);
+            } else if tries < TRIES {
+                self.comparisons.gone.insert(unit, tries + 1);
+            }
+        }
+        if !gone.is_empty() {
+            self.in_place.forget_units(units, &gone);
         }
     }
 

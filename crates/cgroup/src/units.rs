@@ -72,6 +72,12 @@ pub trait Units: Send {
     ///
     /// When the manager does not reply.
     fn service(&self, unit: &str) -> Result<Service, GroupsError>;
+    /// Whether a unit has neither a file nor a process, as a scope that has ended.
+    ///
+    /// # Errors
+    ///
+    /// When the manager does not reply.
+    fn is_gone(&self, unit: &str) -> Result<bool, GroupsError>;
     /// The manager's default limit on processes.
     fn default_tasks(&self) -> Option<u64>;
     /// Whether the connection failed, so that another one is needed.

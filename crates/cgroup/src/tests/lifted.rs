@@ -732,3 +732,32 @@ fn a_record_stays_until_its_unit_is_restored_or_does_not_exist() {
     assert_eq!(groups.in_place.keys(), [""; 0]);
     assert_eq!(units.files_of(UNIT), [""; 0]);
 }
+
+/// As containers that come and go.
+#[test]
+fn the_record_of_a_unit_that_has_ended_does_not_stay() {
+    for is_named in [false, true] {
+        let (host, units) = service();
+        let how = if is_named {
+            "unit = \"job.service\""
+        } else {
+            "unit = \"jo?.service\""
+        };
+        let group = format!("[[group]]\nname = \"g\"\n{how}\nmemory = {{ max = \"2MiB\" }}\n");
+        let mut groups = host.start_with(&group, &units);
+        assert_eq!(groups.in_place.keys(), [UNIT]);
+        fs::remove_dir_all(host.path("cg/system.slice/job.service")).unwrap();
+        groups.check_targets();
+        // It has stopped.
+        groups.comparisons.units -= Duration::from_secs(30);
+        groups.limit_named_units();
+        assert_eq!(groups.in_place.keys(), [UNIT]);
+        units.stop_writing();
+        units.has_no_unit.store(true, Ordering::Relaxed);
+        groups.comparisons.units -= Duration::from_secs(30);
+        groups.limit_named_units();
+        let left: &[&str] = if is_named { &[UNIT] } else { &[] };
+        assert_eq!(groups.in_place.keys(), left);
+        assert_eq!(units.files_of(UNIT).len(), left.len());
+    }
+}

@@ -138,6 +138,10 @@ impl Units for Arc<Noted> {
         Some(4915)
     }
 
+    fn is_gone(&self, _unit: &str) -> Result<bool, GroupsError> {
+        Ok(self.has_no_unit.load(Ordering::Relaxed))
+    }
+
     fn is_broken(&self) -> bool {
         self.waited.load(Ordering::Relaxed) > 0
     }

@@ -40,6 +40,11 @@ enum Set {
 pub struct InPlace {
     path: PathBuf,
     sets: BTreeMap<String, Set>,
+    /// Whether changes are collected for one save.
+    is_collecting: bool,
+    /// The saves of the file.
+    #[cfg(test)]
+    pub saves: std::cell::Cell<usize>,
 }
 
 impl InPlace {
@@ -63,6 +68,9 @@ impl InPlace {
         let in_place = Self {
             path: path.to_owned(),
             sets,
+            is_collecting: false,
+            #[cfg(test)]
+            saves: std::cell::Cell::default(),
         };
         (in_place, problem)
     }
@@ -347,7 +355,41 @@ impl InPlace {
         let _ = self.save();
     }
 
+    /// Collects changes until [`Self::save_collected`].
+    pub fn collect(&mut self) {
+        self.is_collecting = true;
+    }
+
+    /// Saves the collected changes. Returns the failure.
+    pub fn save_collected(&mut self) -> Option<GroupsError> {
+        self.is_collecting = false;
+        self.save()
+    }
+
+    /// Records the limits that [`Self::set_cgroup`] will set, as it does itself.
+    pub fn record_cgroup(&mut self, tree: &Tree, host: &Host, path: &str, group: &Group) {
+        if restrict::owner_above(tree, path).is_some() {
+            return;
+        }
+        let (settings, _) = limit::settings(tree, host, path, group);
+        let before = match self.sets.get(path) {
+            Some(Set::Cgroup(written)) => written.clone(),
+            _ => Vec::new(),
+        };
+        let plan = Plan::new(path, &settings, &before);
+        if !plan.is_recorded {
+            let gone = before.iter().filter(|one| !plan.has(one)).cloned();
+            let recorded = plan.pending().chain(gone).collect();
+            self.sets.insert(path.to_owned(), Set::Cgroup(recorded));
+        }
+    }
+
     fn save(&self) -> Option<GroupsError> {
+        if self.is_collecting {
+            return None;
+        }
+        #[cfg(test)]
+        self.saves.set(self.saves.get() + 1);
         let saved = if self.sets.is_empty() {
             match fs::remove_file(&self.path) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),

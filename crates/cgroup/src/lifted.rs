@@ -50,11 +50,13 @@ impl Groups {
                 .iter()
                 .filter(|(_, one)| one.is_pending());
             let pending: Vec<String> = pending.map(|(path, _)| path.clone()).collect();
+            let mut lifted = Vec::new();
             for path in pending {
                 if let Some(inode) = self.inode(&path) {
-                    self.check(&path, inode, start);
+                    lifted.extend(self.check(&path, inode, start));
                 }
             }
+            self.set_lifted(lifted, start);
         }
     }
 
@@ -69,12 +71,56 @@ impl Groups {
         self.comparisons
             .watched
             .retain(|path, _| paths.contains(path.as_str()));
+        let mut lifted = Vec::new();
         for (path, group) in &all {
             if let Some(inode) = self.inode(path) {
                 self.watch(path, *group, inode);
-                self.check(path, inode, now);
+                lifted.extend(self.check(path, inode, now));
             }
         }
+        self.set_lifted(lifted, now);
+    }
+
+    /// Sets lifted limits again, those of cgroups between two saves of the record: one has the limits of all of them.
+    fn set_lifted(&mut self, lifted: Vec<(String, Vec<usize>)>, now: Instant) {
+        let before = cpu_time();
+        let is_cgroup = |path: &String| {
+            let target = self.targets.get(path);
+            target.is_some_and(|target| !target.is_of_systemd())
+        };
+        let (cgroups, others): (Vec<_>, Vec<_>) =
+            lifted.into_iter().partition(|(path, _)| is_cgroup(path));
+        let mut failed = None;
+        if !cgroups.is_empty() {
+            self.in_place.collect();
+            for (path, _) in &cgroups {
+                if let Some(target) = self.targets.get(path) {
+                    let held = &self.members[target.group].held;
+                    self.in_place
+                        .record_cgroup(&self.tree, &self.host, path, held);
+                }
+            }
+            failed = self.in_place.save_collected();
+            self.in_place.collect();
+        }
+        for (path, again) in &cgroups {
+            self.set_found(path, again, now);
+        }
+        if !cgroups.is_empty() {
+            failed = self.in_place.save_collected().or(failed);
+        }
+        for problem in failed.iter().map(ToString::to_string) {
+            for (path, _) in &cgroups {
+                let target = self.targets.get_mut(path);
+                target
+                    .into_iter()
+                    .for_each(|target| target.problems.push(problem.clone()));
+            }
+        }
+        for (path, again) in &others {
+            self.set_found(path, again, now);
+        }
+        self.comparisons.setting += cpu_time() - before;
     }
 
     /// Begins to compare the limits of a cgroup, unless it has begun.
@@ -97,11 +143,10 @@ impl Groups {
         self.comparisons.watched.insert(path.to_owned(), watched);
     }
 
-    /// Compares the limits of one cgroup.
-    fn check(&mut self, path: &str, inode: u64, now: Instant) {
-        let Some(mut watched) = self.comparisons.watched.remove(path) else {
-            return;
-        };
+    /// Compares the limits of one cgroup. Returns those that are to be set again, if there are any.
+    fn check(&mut self, path: &str, inode: u64, now: Instant) -> Option<(String, Vec<usize>)> {
+        let mut watched = self.comparisons.watched.remove(path)?;
+        let mut again = Vec::new();
         // A target without an inode has no limits yet, which is tried again at each tick.
         let is_set = self
             .targets
@@ -109,13 +154,14 @@ impl Groups {
             .is_none_or(|target| target.inode == inode);
         if watched.inode == inode && is_set {
             let before: Vec<String> = watched.problems().collect();
-            self.compare(path, &mut watched, now);
+            again = self.compare(path, &mut watched, now);
             self.is_changed |= !watched.problems().eq(before);
         }
         self.comparisons.watched.insert(path.to_owned(), watched);
+        (!again.is_empty()).then(|| (path.to_owned(), again))
     }
 
-    fn compare(&mut self, path: &str, watched: &mut Watched, now: Instant) {
+    fn compare(&mut self, path: &str, watched: &mut Watched, now: Instant) -> Vec<usize> {
         let group = watched.group;
         let mut again = Vec::new();
         for (nth, limit) in watched.limits.iter_mut().enumerate() {
@@ -134,19 +180,24 @@ impl Groups {
             };
             self.report(path, group, limit, report);
         }
-        if again.is_empty() {
+        again
+    }
+
+    /// Sets limits of one cgroup again.
+    fn set_found(&mut self, path: &str, again: &[usize], now: Instant) {
+        let Some(mut watched) = self.comparisons.watched.remove(path) else {
             return;
-        }
+        };
+        let found: Vec<String> = watched.problems().collect();
+        let group = watched.group;
         let settings: Vec<(PathBuf, Setting)> = again
             .iter()
             .map(|nth| &watched.limits[*nth])
             .map(|limit| (limit.file.clone(), limit.setting.clone()))
             .collect();
-        let before = cpu_time();
         let problems = self.set_again(path, group, &settings);
-        self.comparisons.setting += cpu_time() - before;
         for nth in again {
-            let limit = &mut watched.limits[nth];
+            let limit = &mut watched.limits[*nth];
             limit.is_pending = true;
             limit.refusal = self.refusal(path, group, limit.setting.file, &problems);
             // systemd writes it a moment later.
@@ -157,6 +208,8 @@ impl Groups {
                 self.report(path, group, limit, report);
             }
         }
+        self.is_changed |= !watched.problems().eq(found);
+        self.comparisons.watched.insert(path.to_owned(), watched);
     }
 
     /// Removes an error of a limit that is in effect now.

@@ -761,3 +761,30 @@ fn the_record_of_a_unit_that_has_ended_does_not_stay() {
         assert_eq!(units.files_of(UNIT).len(), left.len());
     }
 }
+
+#[test]
+fn the_record_is_saved_twice_for_all_lifted_limits_of_cgroups() {
+    let host = untouched();
+    let file = |nth: u32| format!("cg/user.slice/{nth}/memory.max");
+    host.file("cg/user.slice/cgroup.subtree_control", "memory\n");
+    for nth in 0..20 {
+        host.file(&file(nth), "max\n");
+    }
+    let group =
+        "[[group]]\nname = \"g\"\ncgroup = \"/user.slice/*\"\nmemory = { max = \"2MiB\" }\n";
+    let mut groups = host.start(group).unwrap();
+    groups.check_limits(Instant::now());
+    for nth in 0..20 {
+        host.file(&file(nth), "4194304\n");
+    }
+    let before = groups.in_place.saves.get();
+    groups.check_limits(Instant::now());
+    assert_eq!(groups.in_place.saves.get() - before, 2);
+    assert!((0..20).all(|nth| host.text(&file(nth)) == "2097152"));
+    // The next agent has the record of each.
+    drop(groups);
+    let mut groups = host.start(group).unwrap();
+    assert_eq!(notes(&groups), "");
+    assert!(groups.give_back().is_empty());
+    assert!((0..20).all(|nth| host.text(&file(nth)) == "4194304"));
+}

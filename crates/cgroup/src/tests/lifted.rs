@@ -10,6 +10,7 @@ use host::load::Sample;
 use super::made_up::{MadeUp, unified, untouched};
 use super::services::{NIGHTLY, Noted};
 use crate::account::Enforcement;
+use crate::error::GroupsError;
 use crate::groups::Groups;
 use crate::units::{INFINITY, Properties, Units as _, Value};
 
@@ -497,6 +498,15 @@ fn a_limit_that_could_not_be_written_is_set_once_it_can() {
     // A file of the kernel that root cannot write.
     fs::remove_file(host.path(file)).unwrap();
     std::os::unix::fs::symlink("/proc/sys/kernel/ngroups_max", host.path(file)).unwrap();
+    let held = groups.members[0].held.clone();
+    for _ in 0..2 {
+        let (tree, host) = (&groups.tree, &groups.host);
+        let problems = groups.in_place.set_cgroup(tree, host, "/a", &held);
+        assert!(
+            matches!(problems[..], [GroupsError::Write { .. }]),
+            "{problems:?}"
+        );
+    }
     for _ in 0..2 {
         groups.check_limits(now);
         now += Duration::from_secs(60);

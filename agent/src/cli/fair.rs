@@ -23,7 +23,7 @@ pub(super) fn line(fair: &FairStatus) -> String {
     let failure = fair.failure.as_deref().map(|failure| match failure {
         "unreadable" => "; released: its signals cannot be read",
         "stalled" => "; released: servers serve nothing",
-        _ => "; released for 30 s: its least level had no effect",
+        _ => "; released for 30 s: its level has no effect",
     });
     let failure = failure.unwrap_or_default();
     let Some(level) = fair.level else {

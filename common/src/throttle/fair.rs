@@ -72,9 +72,9 @@ pub(super) fn split<H: Host>(host: &H, span: RuleSpan, subject: &Subject) -> Spl
     split.forgotten(host, subject.lo)
 }
 
-/// Counts a packet whose rules are all fair and idle; `first` is the first one.
+/// Counts a packet that fair rules alone have passed; `first` is the first of them.
 #[inline(always)]
-pub(super) fn pass_by_idle<H: Host>(host: &H, first: RuleSpan, subject: &Subject) -> Verdict {
+pub(super) fn pass_by_fair_alone<H: Host>(host: &H, first: RuleSpan, subject: &Subject) -> Verdict {
     if let Some(rule) = host.rule(first.first) {
         host.count(rule.counter, Outcome::Passed, subject.size);
     }
@@ -91,7 +91,7 @@ pub(super) fn evaluate_with_fair<H: Steps>(host: &H, split: &Split, subject: &Su
         return Verdict::Refuse(refused_by - 1);
     }
     if others.count == 0 {
-        return pass_by_idle(host, others, subject);
+        return pass_by_fair_alone(host, others, subject);
     }
     let verdict = evaluate_on_slow_path(host, others, subject);
     if let (Verdict::Refuse(_), Some(mut packet_state)) = (verdict, host.packet_state()) {

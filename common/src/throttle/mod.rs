@@ -36,7 +36,7 @@ pub use self::slow::evaluate_by_bucket;
 pub use self::steps::Steps;
 pub use self::verdict::{HotVerdict, PackedVerdict, Passage, Verdict};
 
-use self::fair::{evaluate_with_fair, pass_by_idle, split};
+use self::fair::{evaluate_with_fair, pass_by_fair_alone, split};
 use self::fast::evaluate_on_fast_path;
 use self::slow::evaluate_on_slow_path;
 use crate::rule::{RuleSpan, Subject};
@@ -52,7 +52,7 @@ pub fn evaluate<H: Steps>(host: &H, span: RuleSpan, subject: &Subject) -> Verdic
         }
         span = split.others;
         if span.count == 0 {
-            return pass_by_idle(host, span, subject);
+            return pass_by_fair_alone(host, span, subject);
         }
     }
     match evaluate_on_fast_path(host, span, subject) {

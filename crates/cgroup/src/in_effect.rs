@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use super::level::level;
 use super::limit::Setting;
 
 /// Whether a file's content limits at least as much as the group's value.
@@ -66,18 +67,6 @@ pub fn lower(setting: &Setting, theirs: &str) -> String {
         "cpu.weight" | "cpu.shares" | "cpu.cfs_period_us" => ours.to_owned(),
         _ if is_in_effect(setting, theirs) => theirs.to_owned(),
         _ => ours.to_owned(),
-    }
-}
-
-/// A limit as a number; a CPU quota is converted to a period of one second.
-#[must_use]
-pub fn level(text: &str) -> Option<u64> {
-    match text.split_once(' ') {
-        Some((quota, period)) => {
-            let (quota, period): (u64, u64) = (quota.parse().ok()?, period.parse().ok()?);
-            Some(quota.saturating_mul(1_000_000) / period.max(1))
-        }
-        None => text.parse().ok(),
     }
 }
 

@@ -24,6 +24,7 @@ mod kernel;
 mod lacking;
 mod leave;
 mod ledger;
+mod level;
 mod lifted;
 mod limit;
 mod links;

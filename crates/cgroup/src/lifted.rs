@@ -172,9 +172,9 @@ impl Groups {
             };
             let report = if is_in_effect(&wanted, &content) {
                 self.end_refusal(path, group, limit.refusal.take());
-                limit.is_found(now)
+                limit.found_in_effect(now)
             } else {
-                let (is_due, report) = limit.is_lifted(content, now);
+                let (is_due, report) = limit.found_lifted(content, now);
                 again.extend(is_due.then_some(nth));
                 report
             };
@@ -204,7 +204,7 @@ impl Groups {
             let now_set = self.wanted(group, &limit.setting).zip(limit.read());
             if now_set.is_some_and(|(wanted, content)| is_in_effect(&wanted, &content)) {
                 self.end_refusal(path, group, limit.refusal.take());
-                let report = limit.is_found(now);
+                let report = limit.found_in_effect(now);
                 self.report(path, group, limit, report);
             }
         }

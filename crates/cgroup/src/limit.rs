@@ -12,7 +12,7 @@ use config::group::{CpuShare, Group, Memory, Size};
 use super::disk;
 use super::error::GroupsError;
 use super::host_paths::Host;
-use super::in_effect::level;
+use super::level::level;
 use super::tree::{Controller, Tree, Version, write};
 
 /// The value of a file.

@@ -94,7 +94,7 @@ impl Limit {
     }
 
     /// Processes that the limit is in effect. Returns the report, if it was lifted.
-    pub fn is_found(&mut self, now: Instant) -> Option<String> {
+    pub fn found_in_effect(&mut self, now: Instant) -> Option<String> {
         let found = self.found.take();
         let was_in_effect = std::mem::replace(&mut self.was_in_effect, true);
         let had_failed = std::mem::take(&mut self.failures) >= FAILURES;
@@ -116,7 +116,7 @@ impl Limit {
     }
 
     /// Processes that the limit is not in effect. Returns whether it is to be set again, and the report.
-    pub fn is_lifted(&mut self, found: String, now: Instant) -> (bool, Option<String>) {
+    pub fn found_lifted(&mut self, found: String, now: Instant) -> (bool, Option<String>) {
         let mut report = None;
         if std::mem::take(&mut self.is_pending) {
             self.failures += 1;
@@ -149,9 +149,8 @@ impl Limit {
         }
         self.is_contended.then(|| {
             format!(
-                "{file} is contended: another program lifts it again and again, {} times in the last ten minutes; it is set again within some {} s each time",
-                self.lifts.len(),
-                CHECK.as_secs()
+                "{file} is contended: another program lifts it again and again, {} times in the last ten minutes; it is set again within 7 s each time",
+                self.lifts.len()
             )
         })
     }

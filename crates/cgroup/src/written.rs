@@ -8,7 +8,8 @@ use config::group::CpuShare;
 use serde::{Deserialize, Serialize};
 
 use super::error::GroupsError;
-use super::in_effect::{is_in_effect, level, lower};
+use super::in_effect::{is_in_effect, lower};
+use super::level::level;
 use super::limit::{Origin, Setting};
 use super::plan::{Merge, merge};
 use super::restrict;

@@ -39,11 +39,11 @@ impl LimitRate {
 #[derive(Clone, Debug, PartialEq, Eq, Table)]
 #[table(inner, since = "0.1.0")]
 pub struct FairTable {
-    /// The least level: however overloaded the host is, a source may send at this rate, and beyond it a burst: at once at least 2 at
+    /// The least level: however overloaded the servers are, a source may send at this rate, and beyond it a burst: at once at least 2 at
     /// the onset, and at least 5 from 7 s on (for `unit = "bytes"` 3 kB and 7.5 kB). At least `1/s`, for `unit = "bytes"` `1kB/s`.
     #[key(absent = "`1/s`, for bytes `1.5kB/s`", examples = ["20/s"])]
     pub(super) at_least: Option<RateText>,
-    /// A rate that no source exceeds, also while the host keeps up and while the agent does not run.
+    /// A rate that no source exceeds, also while servers keep up and while the agent does not run.
     #[key(absent = "none", examples = ["5000/s"])]
     pub(super) at_most: Option<RateText>,
     /// The signs of an overload. `sockets`: queues and drops of the sockets on the limit's ports. A number: those of the

@@ -33,7 +33,7 @@ pub struct Limit {
     pub name: String,
     /// Count per time: `N/s`, `N/min`, `N/h`, `N/day`, `N/week`, `N/month` (30 days), or per any time as `10/5s`. A limit
     /// on bytes takes a size (`10MB/s`) or bits (`100Mbit/s`). From one a year to 1,099,511,627,776. `fair`: no number. While
-    /// the host keeps up, nothing is refused; while it does not, all sources are held to one level, which the agent finds.
+    /// the servers behind it keep up, nothing is refused; while they do not, all sources have one level, which the agent finds.
     #[key(unless = "concurrent")]
     #[key(examples = ["1000/s", "60/min", "10/5s", "10MB/s", "100Mbit/s"])]
     pub(crate) rate: Option<LimitRate>,

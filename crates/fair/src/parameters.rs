@@ -28,7 +28,8 @@ pub(crate) const LOSS: f64 = 0.02;
 pub(crate) const MEAN_LOSS: f64 = 0.004;
 /// The share of the newest loss in the mean.
 pub(crate) const MEAN_LOSS_GAIN: f64 = 0.3;
-/// Seconds of waiting that are an overload; the noise of nginx at 95 % load is 44 ms. Or so many times the target.
+/// Seconds of waiting that are an overload; the noise of nginx at 95 % load is 44 ms. Or so many times the target, if that is more:
+/// 0.125 s for listeners.
 pub(crate) const LONG_WAIT: f64 = 0.1;
 pub(crate) const LONG_WAIT_TARGETS: f64 = 2.5;
 /// Fewer waiting units than these are noise.

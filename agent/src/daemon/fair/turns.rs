@@ -115,7 +115,7 @@ impl Turns {
 fn cause(report: &Report) -> &'static str {
     match report.cause {
         Some(Cause::Drops) => "servers drop",
-        Some(Cause::Wait) => "what is sent waits for long",
+        Some(Cause::Wait) => "units wait for long",
         Some(Cause::Demand) => "sources send more than fits",
         Some(Cause::Recent) | None => "there was an overload a short time ago",
     }

@@ -16,7 +16,7 @@ pub struct Flow {
     pub growth: f64,
     pub dropped: f64,
     pub buffer: Option<f64>,
-    /// What programs took from queues, at least. None: not known.
+    /// No less than what programs took from these queues. None: not known.
     pub taken: Option<f64>,
     /// The units of a connection, if nothing else arrives. Else 1.
     pub each: f64,

@@ -63,7 +63,7 @@ pub struct Report {
     pub goodput: f64,
     /// What it can serve, in units a second. None until an overload showed it.
     pub capacity: Option<f64>,
-    /// What is offered to it, in units a second.
+    /// What may pass, in units a second.
     pub room: Option<f64>,
     /// Seconds that a unit waits, and to which that is regulated.
     pub wait: f64,

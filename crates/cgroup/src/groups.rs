@@ -84,6 +84,8 @@ pub struct Groups {
     pub targets: BTreeMap<String, Target>,
     /// Units that are limited before they have a cgroup: their group and errors.
     pub idle_units: BTreeMap<String, (usize, Vec<String>)>,
+    /// Units and cgroups that could not be restored.
+    pub unset_later: BTreeSet<String>,
     pub known: Known,
     pub listed: Option<(Instant, Duration)>,
     pub listing: Option<Listing>,
@@ -161,6 +163,7 @@ impl Groups {
             connecting: None,
             targets: BTreeMap::new(),
             idle_units: BTreeMap::new(),
+            unset_later: BTreeSet::new(),
             known: Known::new(),
             listed: None,
             listing: None,
@@ -266,6 +269,7 @@ impl Groups {
         self.connect_again();
         self.resolve_again();
         self.limit_named_units();
+        self.unset_again();
         self.list_containers_at_tick();
         self.check_targets();
         self.check_limits_at_tick();

@@ -378,20 +378,30 @@ impl Groups {
 
     /// Restores units and cgroups that no longer match a group.
     pub(super) fn unset_others(&mut self) {
+        let keys = self.in_place.keys();
+        self.unset_of(keys);
+    }
+
+    /// Does so for those that could not be restored, once the service manager replies.
+    pub(super) fn unset_again(&mut self) {
+        if reachable(self.units.as_deref()).is_some() {
+            let keys = std::mem::take(&mut self.unset_later);
+            self.unset_of(keys);
+        }
+    }
+
+    fn unset_of(&mut self, keys: impl IntoIterator<Item = String>) {
         let kept: BTreeSet<String> = self
             .targets
             .values()
             .map(|target| target.key.clone())
             .chain(self.idle_units.keys().cloned())
             .collect();
-        for key in self
-            .in_place
-            .keys()
-            .into_iter()
-            .filter(|key| !kept.contains(key))
-        {
-            for problem in self.in_place.unset(&key, reachable(self.units.as_deref())) {
-                self.note(&problem);
+        for key in keys.into_iter().filter(|key| !kept.contains(key)) {
+            let problems = self.in_place.unset(&key, reachable(self.units.as_deref()));
+            problems.iter().for_each(|problem| self.note(problem));
+            if reachable(self.units.as_deref()).is_none() {
+                self.unset_later.insert(key);
             }
         }
     }

@@ -149,7 +149,7 @@ impl Limit {
         }
         self.is_contended.then(|| {
             format!(
-                "{file} is contended: another program lifts it again and again, {} times in the last ten minutes; it is set again within 7 s each time",
+                "{file} is contended: another program lifts it again and again, {} times in the last ten minutes; it is set again each time",
                 self.lifts.len()
             )
         })

@@ -618,11 +618,18 @@ fn a_manager_that_does_not_reply_is_waited_for_once() {
     let notes = notes(&groups);
     assert!(notes.contains("it cannot be reached"), "{notes}");
     assert!(groups.in_place.keys().contains(&"a.service".to_owned()));
+    // A unit of no group any more.
+    groups.idle_units.clear();
+    groups.targets.retain(|_, target| target.key != "a.service");
+    groups.unset_others();
+    assert!(groups.in_place.keys().contains(&"a.service".to_owned()));
     // It replies again.
     units.is_silent.store(false, Ordering::Relaxed);
     units.waited.store(0, Ordering::Relaxed);
     groups.check_limits(now + Duration::from_secs(60));
     assert_eq!(self::text(&host, "memory.max"), "2097152");
+    groups.unset_again();
+    assert!(!groups.in_place.keys().contains(&"a.service".to_owned()));
 }
 
 /// A host with version 1 of the controllers of CPU time and memory, and a container's cgroup.

@@ -135,8 +135,11 @@ impl Flow {
     /// What servers served.
     pub fn served(&self, granule: f64) -> f64 {
         let growth = self.growth.max(0.0);
-        if self.dropped + growth <= OUTSIDE * self.passed + OUTSIDE_UNITS * granule {
-            return self.passed - self.dropped - self.growth;
+        let rest = self.passed - self.dropped - self.growth;
+        let fits = self.dropped + growth <= OUTSIDE * self.passed + OUTSIDE_UNITS * granule;
+        // Nothing is left of it: counters tell a server that hangs from one beside which more is dropped than passes.
+        if fits && (rest > 0.0 || self.taken.is_none()) {
+            return rest;
         }
         // Others fill the queues, too, or drops are those of repeated acknowledgments.
         let taken = self.taken.unwrap_or(SERVED_BESIDE * self.passed);

@@ -38,7 +38,7 @@ impl Effect {
         let has_none = overload
             && tick.wait < tick.target
             && fewer_pass >= FEWER_PASS * self.at_most.passed
-            && fewer_drops < FEWER_DROPS * self.at_most.drops
+            && fewer_drops.abs() < FEWER_DROPS * self.at_most.drops
             && fewer_drops < LEAST_EFFECT * fewer_pass;
         self.without = if limits && has_none {
             self.without + tick.elapsed

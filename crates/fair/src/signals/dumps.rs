@@ -58,7 +58,9 @@ impl Dumps {
 
     pub fn end(&mut self, now: f64, left: &Left) {
         self.is_cut = left.is_cut;
-        self.free_at = now + self.rest * left.took().as_secs_f64();
+        // Signals at pauses of half a second are still readable.
+        let took = left.took().min(self.longest);
+        self.free_at = now + self.rest * took.as_secs_f64();
     }
 }
 

@@ -1,7 +1,8 @@
 //! Sockets that other users opened on the port of a server, to which they send themselves what the server is limited for.
 //!
-//! Beside a socket of root, none of others counts. Beside one that is not bound to a loopback address, none that is counts
-//! unless it was there before: a backend on loopback is not displaced by whoever opens its port on another address.
+//! Beside a socket of root on all addresses, none of others counts. Beside another one that is not bound to a loopback
+//! address, none that is counts unless it was there before: a backend on loopback is not displaced by whoever opens its port
+//! on another address. A socket of root on one address says nothing of others: a resolver of virtual machines may be there.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,6 +11,7 @@ use super::reader::{Found, Kind};
 /// Of the sockets of a kind on one port.
 #[derive(Debug, Default)]
 struct Port {
+    /// Whether one is of root and has all addresses.
     is_of_root: bool,
     /// The time from which one that is not bound to loopback is known.
     open_since: Option<f64>,
@@ -21,8 +23,12 @@ pub(super) fn strangers(found: &[Found], since: impl Fn(u64) -> f64) -> BTreeSet
     let mut ports: BTreeMap<(u16, bool), Port> = BTreeMap::new();
     for one in found {
         let port = ports.entry(key(one)).or_default();
-        port.is_of_root |= one.user == 0;
-        if !one.local.address.is_loopback() {
+        port.is_of_root |= one.user == 0 && one.local.address.is_unspecified();
+    }
+    for one in found {
+        let port = ports.entry(key(one)).or_default();
+        let counts = one.user == 0 || !port.is_of_root;
+        if counts && !one.local.address.is_loopback() {
             let since = since(one.socket.cookie);
             port.open_since = Some(port.open_since.map_or(since, |first| first.min(since)));
         }
@@ -90,10 +96,28 @@ mod tests {
     }
 
     #[test]
-    fn beside_a_socket_of_root_none_of_others_counts() {
-        let sockets = [("192.0.2.1", 0, 5.0), ("192.0.2.2", 1001, 0.0)];
+    fn beside_a_socket_of_root_on_all_addresses_none_of_others_counts() {
+        let sockets = [("0.0.0.0", 0, 5.0), ("192.0.2.2", 1001, 0.0)];
         assert_eq!(ignored(&sockets), [1]);
-        let sockets = [("127.0.0.1", 0, 5.0), ("192.0.2.2", 1001, 6.0)];
+        let sockets = [("::", 0, 5.0), ("127.0.0.2", 1001, 0.0)];
         assert_eq!(ignored(&sockets), [1]);
+    }
+
+    #[test]
+    fn a_server_beside_a_socket_of_root_on_another_address_counts() {
+        let sockets = [("192.0.2.1", 0, 0.0), ("192.0.2.2", 998, 5.0)];
+        assert_eq!(ignored(&sockets), []);
+        assert_eq!(ignored(&[("192.0.2.1", 0, 0.0), ("0.0.0.0", 998, 5.0)]), []);
+    }
+
+    #[test]
+    fn a_socket_that_does_not_count_displaces_none() {
+        // Of root on all addresses of IPv6, and on loopback; of a user on another address.
+        let sockets = [
+            ("::", 0, 5.0),
+            ("127.0.0.1", 0, 4.0),
+            ("192.0.2.2", 1001, 0.0),
+        ];
+        assert_eq!(ignored(&sockets), [2]);
     }
 }

@@ -1,5 +1,5 @@
-//! What programs of the network namespace took from queues: an upper bound of what they took from those of a limit, which
-//! an attacker cannot raise by units that reach no queue.
+//! What programs of the network namespace took from queues: an upper bound of what they took from those of a limit.
+//! Units that reach no queue do not raise it, but packets that the kernel merges do, of TCP as well.
 //!
 //! For UDP these are datagrams that programs read (`InDatagrams`), for listeners connections that entered a queue
 //! (`PassiveOpens`, `tcp_create_openreq_child`) and left it since.

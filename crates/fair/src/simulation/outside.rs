@@ -32,13 +32,18 @@ fn a_backend_may_drop_more_than_comes_to_its_front() {
 
 #[test]
 fn repeated_acknowledgments_hide_no_goodput() {
-    for counters in [true, false] {
+    // The second: as many as are served, so that drops and growth are about what passes.
+    for (times, drops, counters) in [
+        (10.0, 5000.0, true),
+        (100.0, 2000.0, true),
+        (10.0, 5000.0, false),
+    ] {
         let scenario = Scenario {
-            false_drops: 5000.0,
-            overflows: 5000.0,
-            ..ten_times(10.0, counters)
+            false_drops: drops,
+            overflows: drops,
+            ..ten_times(times, counters)
         };
-        let name = format!("tcp: 5,000 ACK/s dropped, counters: {counters}");
+        let name = format!("tcp {times} times: {drops} ACK/s dropped, counters: {counters}");
         let figures = means_of(8, &name, &scenario, "polite");
         assert!(figures.polite >= 95.0 && figures.off <= 5.0, "{figures:?}");
     }

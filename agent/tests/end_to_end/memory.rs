@@ -459,7 +459,7 @@ fn a_config_that_exceeds_the_memory_of_the_cgroup_is_refused_and_limits_stay() {
         .unwrap()
         .parse()
         .unwrap();
-    assert!((100_000..4_000_000).contains(&fits), "{error}");
+    assert!((50_000..4_000_000).contains(&fits), "{error}");
     network.config(
         &format!("max_sources = {fits}"),
         &format!("{ONE}{TWO_MORE}"),

@@ -20,7 +20,7 @@ const PER_NETWORK: u64 = 192;
 const PER_EXCHANGED_KEY: u64 = 2048;
 const EXCHANGING_HOSTS: u64 = 4;
 /// During loading: the object with its BTF.
-const LOADING: u64 = 34 * MIB;
+const LOADING: u64 = 33 * MIB;
 /// During loading: the kernel's verifier, for each rule that can apply to one packet.
 const VERIFYING: u64 = 4 * MIB;
 /// During reading and compiling, the config takes this multiple of its final memory in addition.

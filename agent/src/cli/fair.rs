@@ -1,6 +1,6 @@
 //! Fair limits in text: `agent status` and `agent show`.
 
-use api::fair::FairStatus;
+use api::fair::{FairStatus, cause};
 use api::source::{SourceLimit, with_sources};
 
 use super::table::number;
@@ -33,12 +33,7 @@ pub(super) fn line(fair: &FairStatus) -> String {
             fair.state.name()
         );
     };
-    let held_by = match fair.held_by.as_deref() {
-        Some("drops") => "servers drop",
-        Some("wait") => "units wait for long",
-        Some("demand") => "sources send more than fits",
-        _ => "there was an overload a short time ago",
-    };
+    let held_by = cause(fair.held_by.as_deref());
     format!(
         "fair limit {name} ({}): each source {}/s, since {held_by}; {}/s of {}/s pass, servers can {}/s, wait {:.0} ms{failure}",
         fair.state.name(),

@@ -162,7 +162,7 @@ impl AgentDocuments for Agent {
     }
 }
 
-/// What concerns the operator of each fair limit.
+/// The notes on each fair limit.
 fn fair_notes(status: &Status) -> Vec<String> {
     let notes = fair::all_notes(status);
     notes.iter().map(ToString::to_string).collect()

@@ -70,6 +70,17 @@ impl FairStatus {
     }
 }
 
+/// The cause of a level in words, by [`FairStatus::held_by`].
+#[must_use]
+pub fn cause(held_by: Option<&str>) -> &'static str {
+    match held_by {
+        Some("drops") => "servers drop",
+        Some("wait") => "units wait for long",
+        Some("demand") => "sources send more than fits",
+        _ => "there was an overload a short time ago",
+    }
+}
+
 /// What a fair limit does.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]

@@ -59,8 +59,6 @@ pub struct FairSample {
     pub hi: u64,
     /// Second half.
     pub lo: u64,
-    /// The class of the address.
-    pub class: u32,
     /// Its cost.
     pub units: u32,
     /// The one-in-so-many of its sample.
@@ -247,7 +245,6 @@ impl FairHandle {
             let Offered {
                 hi,
                 lo,
-                class,
                 units,
                 one_in,
                 ..
@@ -255,7 +252,6 @@ impl FairHandle {
             each(FairSample {
                 hi,
                 lo,
-                class,
                 units,
                 one_in,
             });

@@ -1,6 +1,6 @@
 //! What a fair limit allows.
 
-use crate::parameters::{BURST, FULL_TIMES_A_NETWORK, GATHERED, LEAST_AT_ALL, LEAST_BURST, Unit};
+use crate::parameters::{BURST, GATHERED, LEAST_AT_ALL, LEAST_BURST, Unit};
 
 /// What a fair limit allows, in units a second.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -31,10 +31,10 @@ impl Level {
     }
 
     /// The largest burst of a network, in units.
-    #[must_use]
-    pub fn network_burst(&self) -> Option<f64> {
+    #[cfg(test)]
+    pub(crate) fn network_burst(&self) -> Option<f64> {
         let least = LEAST_BURST * self.unit.granule();
-        let most = FULL_TIMES_A_NETWORK * self.unit.most_burst();
+        let most = crate::parameters::FULL_TIMES_A_NETWORK * self.unit.most_burst();
         self.network.map(|rate| (rate * BURST).clamp(least, most))
     }
 }

@@ -20,7 +20,6 @@ mod water;
 
 pub use law::{Cause, Failure, Law, Report, State};
 pub use level::Level;
-pub use parameters::{HOLDS, Settings, Unit, period};
+pub use parameters::{Settings, Unit, period};
 pub use reading::{Connections, Queue, Reading, Source};
 pub use samples::Samples;
-pub use water::water_level;

@@ -18,6 +18,7 @@ pub(crate) const LEAST_AT_ALL: f64 = 2.0;
 /// Seconds of its rate that a source may always send at once: what network cards and senders gather.
 pub(crate) const GATHERED: f64 = 0.01;
 /// A network's bursts, in largest bursts of a source.
+#[cfg(test)]
 pub(crate) const FULL_TIMES_A_NETWORK: f64 = 4.0;
 /// The share of a burst at the onset, and what is added a second: whole again after seven seconds.
 pub(crate) const FIRST_BURST_SHARE: f64 = 0.3;
@@ -131,7 +132,7 @@ pub(crate) const RAISE: f64 = 1.25;
 pub(crate) const RELEASE: f64 = 1.6;
 /// Seconds without overload before the release: usually, and at most. An overload within [`AGAIN`] seconds of the last
 /// release makes it [`LONGER`] times longer.
-pub const HOLDS: [f64; 2] = [2.0, 30.0];
+pub(crate) const HOLDS: [f64; 2] = [2.0, 30.0];
 pub(crate) const AGAIN: f64 = 60.0;
 pub(crate) const LONGER: f64 = 4.0;
 /// The level at which a limit without a largest rate is off, in capacities.

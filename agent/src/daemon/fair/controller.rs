@@ -6,6 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use api::fair::FairStatus;
+use common::fair::LIFE_NANOSECONDS;
 use config::policy::{Config, Mode};
 use datapath::{FairHandle, LoadError};
 
@@ -21,7 +22,7 @@ const TICK: Duration = Duration::from_millis(50);
 const IDLE: Duration = Duration::from_millis(500);
 
 /// How long levels are in effect after they were written.
-const LASTS: Duration = Duration::from_secs(2);
+const LASTS: Duration = Duration::from_nanos(LIFE_NANOSECONDS);
 
 /// The fair limits in effect.
 pub struct FairController {

@@ -3,10 +3,11 @@
 use api::fair::{FairSignal, FairState, FairStatus};
 use config::policy::Limit;
 use fair::signals::{Kind, Signals, Watched};
-use fair::{Cause, Failure, State};
+use fair::{Failure, State};
 
 use super::limited::Limited;
 use super::settings::LimitSettings;
+use super::turns::word_of_cause;
 
 /// The most sockets of a limit in documents.
 const MOST_SIGNALS: usize = 64;
@@ -79,15 +80,6 @@ fn unserved_first(watched: &[Watched]) -> impl Iterator<Item = &Watched> {
 fn closed(named: &[u16], watched: &[Watched]) -> Vec<u16> {
     let is_closed = |port: &&u16| watched.iter().all(|watched| watched.socket.port != **port);
     named.iter().filter(is_closed).copied().collect()
-}
-
-const fn word_of_cause(cause: Cause) -> &'static str {
-    match cause {
-        Cause::Drops => "drops",
-        Cause::Wait => "wait",
-        Cause::Demand => "demand",
-        Cause::Recent => "recent",
-    }
 }
 
 const fn word(failure: Failure) -> &'static str {

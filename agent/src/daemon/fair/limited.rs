@@ -15,8 +15,6 @@ const SAMPLES: f64 = 4000.0;
 const COARSEST: u32 = 1 << 20;
 /// Sources that are remembered of samples.
 const MOST_SOURCES: usize = 50_000;
-/// The largest burst that a rule of the kernel has, in units.
-const MOST_BURST: f64 = 4_194_303.0;
 /// The length of a packet before one was sampled, and the part of a new one in the mean.
 const FIRST_LENGTH: f64 = 500.0;
 const LENGTH_GAIN: f64 = 0.01;
@@ -166,7 +164,7 @@ impl Limited {
     fn write(&mut self) {
         let level = self.law.level().map(|level| FairLevel {
             rate: level.rate,
-            burst: level.burst(1.0).min(MOST_BURST),
+            burst: level.burst(1.0),
         });
         self.handle.set(level);
     }

@@ -1,15 +1,14 @@
-//! What an operator can do for a fair limit: its signals, backlogs and buffers.
+//! Notes on fair limits for the operator: signals, backlogs and buffers.
 
 use api::fair::{FairSignal, FairStatus};
 use api::status::Status;
+use fair::signals::DATAGRAM;
 use host::PROGRAM;
 
 /// Seconds of goodput beyond which a backlog makes connections wait for long after an onset.
 const LONGEST_BACKLOG: f64 = 0.25;
 /// Seconds of goodput that a UDP buffer should hold: stalls of the server are no overload.
 const SHORTEST_BUFFER: f64 = 0.05;
-/// What the kernel charges a UDP socket for a small datagram, in bytes.
-const DATAGRAM: f64 = 832.0;
 
 const OPEN_A_SOCKET: &str =
     "start the server, or name the port of a backend on this host in signals";
@@ -46,7 +45,7 @@ impl std::fmt::Display for Note {
     }
 }
 
-/// What concerns the operator of fair limits.
+/// The notes on fair limits.
 pub fn all_notes(status: &Status) -> Vec<Note> {
     let unit = |name: &str| {
         let limit = status.limits.iter().find(|limit| limit.name == name);
@@ -57,7 +56,7 @@ pub fn all_notes(status: &Status) -> Vec<Note> {
         .collect()
 }
 
-/// What concerns the operator of a fair limit of this unit.
+/// The notes on a fair limit of this unit.
 fn notes(status: &FairStatus, unit: &str) -> Vec<Note> {
     let name = &status.limit;
     if let Some(note) = note_of_failure(status) {
@@ -127,7 +126,7 @@ fn notes(status: &FairStatus, unit: &str) -> Vec<Note> {
     closed.into_iter().chain(unserved).chain(sized).collect()
 }
 
-/// What to do about a limit that refuses nothing because something fails.
+/// The note on a limit that refuses nothing because something fails.
 fn note_of_failure(status: &FairStatus) -> Option<Note> {
     let (why, fix) = match status.failure.as_deref()? {
         "unreadable" => (

@@ -1,4 +1,4 @@
-//! What a fair limit of the config sets.
+//! The settings of a fair limit in the config.
 
 use std::ops::RangeInclusive;
 

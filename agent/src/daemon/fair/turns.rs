@@ -1,8 +1,9 @@
-//! What is reported of a fair limit: onset, end, release where it cannot help, and queues that nobody serves.
+//! Reported changes of a fair limit: onset, end, release where it cannot help, and queues that nobody serves.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use api::fair::cause;
 use api::{Event, EventKind};
 use config::human;
 use fair::signals::{Kind, Watched};
@@ -20,7 +21,7 @@ pub(super) struct Turn {
     pub port: Option<u16>,
 }
 
-/// What was reported last.
+/// The last reports.
 #[derive(Debug, Default)]
 pub(super) struct Turns {
     /// The time of the onset.
@@ -47,7 +48,7 @@ impl Turns {
         })
     }
 
-    /// What has changed by a tick.
+    /// The changes by a tick.
     pub(super) fn after(&mut self, now: f64, report: &Report, watched: &[Watched]) -> Vec<Turn> {
         let mut turns = Vec::new();
         let turn = |kind, count, reason| Turn {
@@ -60,7 +61,10 @@ impl Turns {
             (None, Some(level)) => {
                 self.since = Some(now);
                 self.onsets += 1;
-                let (rate, cause) = (level.rate.ceil() as u64, cause(report));
+                let (rate, cause) = (
+                    level.rate.ceil() as u64,
+                    cause(report.cause.map(word_of_cause)),
+                );
                 let capacity = human::number(report.capacity.unwrap_or_default() as u64);
                 let text = human::number(rate);
                 let reason = format!(
@@ -112,12 +116,13 @@ impl Turns {
     }
 }
 
-fn cause(report: &Report) -> &'static str {
-    match report.cause {
-        Some(Cause::Drops) => "servers drop",
-        Some(Cause::Wait) => "units wait for long",
-        Some(Cause::Demand) => "sources send more than fits",
-        Some(Cause::Recent) | None => "there was an overload a short time ago",
+/// The word of a cause in documents.
+pub(super) const fn word_of_cause(cause: Cause) -> &'static str {
+    match cause {
+        Cause::Drops => "drops",
+        Cause::Wait => "wait",
+        Cause::Demand => "demand",
+        Cause::Recent => "recent",
     }
 }
 

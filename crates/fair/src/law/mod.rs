@@ -63,8 +63,6 @@ pub struct Report {
     pub goodput: f64,
     /// What it can serve, in units a second. None until an overload showed it.
     pub capacity: Option<f64>,
-    /// What may pass, in units a second.
-    pub room: Option<f64>,
     /// Seconds that a unit waits, and to which that is regulated.
     pub wait: f64,
     pub target: f64,
@@ -320,7 +318,6 @@ impl Law {
             failure: self.watch.failure(),
             goodput: self.last.goodput,
             capacity: measured.then_some(self.capacity.value),
-            room: self.is_on().then_some(self.capacity.room),
             wait: self.last.wait,
             target: self.last.target,
             loss: self.last.loss,

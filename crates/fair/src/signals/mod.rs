@@ -34,10 +34,11 @@ pub use reader::{Kind, Socket};
 use strangers::strangers;
 use taken::{Due, Taken};
 
-/// What the kernel charges a UDP socket for a small datagram: a buffer of 212,992 bytes holds 256. Drivers that receive
+/// The bytes that the kernel charges a UDP socket for a small datagram: a buffer of 212,992 bytes holds 256. Drivers that receive
 /// into pages have it charge up to five times as much: the queue then seems longer, and the loop that regulates it is that
 /// much faster, with a margin of 6.
-const DATAGRAM: f64 = 832.0;
+pub const DATAGRAM: f64 = 832.0;
+
 /// What a limit counts, and what is known of its packets.
 #[derive(Clone, Copy, Debug)]
 pub struct Scale {
@@ -231,8 +232,8 @@ impl Signals {
     }
 
     /// Whether there were too many sockets for the last reading: 10,000, or more than 20 ms of processor time.
-    #[must_use]
-    pub const fn is_cut(&self) -> bool {
+    #[cfg(test)]
+    pub(crate) const fn is_cut(&self) -> bool {
         self.dumps.is_cut
     }
 

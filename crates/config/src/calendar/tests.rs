@@ -105,7 +105,8 @@ proptest! {
     #[test]
     fn periods_are_those_of_a_clock_on_the_wall(
         zone in 0..ZONES.len(),
-        begin in 3 * SECONDS_PER_DAY..4_000_000_000i64,
+        // Not in January 1970, which has no period before it.
+        begin in 33 * SECONDS_PER_DAY..4_000_000_000i64,
     ) {
         follow(CalendarUnit::Day, ZONES[zone], begin);
         follow(CalendarUnit::Month, ZONES[zone], begin);

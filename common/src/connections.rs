@@ -53,13 +53,15 @@ pub const fn is_in_effect(made: u32, now: u32) -> bool {
 pub struct Pending(pub u64);
 
 impl Pending {
-    /// Without the reservations that have expired in window `now`.
+    /// Without the reservations that have expired in window `now`. An earlier `now` is that of a CPU that is behind. So are
+    /// the last 16 windows before the number's lower half returns, after 27 hours: for these, reservations that nobody has
+    /// ended or touched since then count again.
     #[inline(always)]
     #[must_use]
     pub const fn at(self, now: u32) -> Self {
         let now = now as u64 & COUNT;
         let passed = now.wrapping_sub(self.0 >> (WINDOWS * BITS)) & COUNT;
-        if passed == 0 || passed > COUNT - BEHIND as u64 {
+        if passed == 0 || passed > COUNT - BEHIND as u64 && self.0 & COUNTS != 0 {
             return self;
         }
         let counts = if passed == 1 {

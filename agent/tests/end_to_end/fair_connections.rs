@@ -221,10 +221,11 @@ fn a_listener_that_nobody_serves_limits_nobody() {
             let refused = agent.counts("web").1;
             let stalls = Stalls::watch();
             let (sent, greeted) = network.in_client(|| polite(Duration::from_secs(2)));
-            if is_calm(&stalls) {
-                assert_eq!((sent, agent.counts("web").1), (greeted, refused));
-            }
+            let counts = (sent, agent.counts("web").1);
             let events = agent.lines(&["events", "--json"]);
+            if is_calm(&stalls) {
+                assert_eq!(counts, (greeted, refused), "{events:#?}");
+            }
             let mut events = events.iter().filter(|event| event["verdict"] == "unserved");
             assert_eq!(events.next().unwrap()["port"], ABANDONED);
         };

@@ -89,6 +89,21 @@ proptest! {
     }
 }
 
+/// The number of a word's window is 0 at first, or of any time ago.
+#[test]
+fn a_word_without_reservations_has_no_window() {
+    for window in (0..=u32::from(u16::MAX)).chain([u32::MAX - 1, u32::MAX]) {
+        let word = AtomicU64::new(0);
+        let count = |now| Pending(word.load(Ordering::SeqCst)).at(now).count();
+        reserve_one(Word(&word), || 0, 9, window, false);
+        let counts: Vec<u64> = (0..4).map(|age| count(window.wrapping_add(age))).collect();
+        assert_eq!(counts, [1, 1, 1, 0], "{window}");
+        release_one(Word(&word), window);
+        reserve_one(Word(&word), || 0, 9, window.wrapping_add(0xfff5), false);
+        assert_eq!(count(window.wrapping_add(0xfff8)), 0, "{window}");
+    }
+}
+
 #[test]
 fn open_connections_and_reservations_together_stay_within_the_limit() {
     let word = AtomicU64::new(0);

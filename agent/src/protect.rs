@@ -8,7 +8,7 @@ pub use api::status::Protected;
 use redis::{ConnectionAddr, IntoConnectionInfo};
 
 use config::policy::{Config, Prefix, Shield};
-use config::ssh;
+use config::{human, ssh};
 use datapath::compile::PrefixKey;
 
 use crate::host_network::{self, is_elsewhere, is_link_local};
@@ -218,14 +218,9 @@ const MOST_NAMED: usize = 20;
 pub fn exempt(never_limit: &[Prefix], detected: &[Detected]) -> Vec<String> {
     let named = never_limit
         .iter()
-        .take(MOST_NAMED)
         .map(|prefix| PrefixKey::from(prefix).to_string());
-    let named = named.collect::<Vec<_>>().join(", ");
-    let others = match never_limit.len().saturating_sub(MOST_NAMED) {
-        0 => String::new(),
-        count => format!(" and {count} others"),
-    };
-    let configured = (!named.is_empty()).then(|| format!("exempt: {named}{others} (never_limit)"));
+    let named = human::listed(named, MOST_NAMED);
+    let configured = (!named.is_empty()).then(|| format!("exempt: {named} (never_limit)"));
     let detected = detected
         .iter()
         .filter(|one| one.exemption() != Exemption::FromBans)

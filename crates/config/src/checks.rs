@@ -1,6 +1,7 @@
 //! Checks that combine limits, classes and `[agent]`: conflicts, and settings without effect.
 
 use super::class::ClassPrefix;
+use super::human;
 use super::policy::{
     Action, AgentConfig, Attach, Class, ClusterMode, Config, Direction, InterfacePattern, LevelKey,
     Limit, Mode, Prefix, ProtocolFilter, Unit,
@@ -310,13 +311,10 @@ pub fn forgeable_exemptions(config: &Config) -> Option<String> {
     if forgeable.is_empty() || config.limits.is_empty() {
         return None;
     }
-    let named = forgeable.iter().take(MOST_NAMED);
-    let named = named.map(|(prefix, by)| format!("{} ({by})", prefix.short()));
-    let named = named.collect::<Vec<_>>().join(", ");
-    let others = match forgeable.len().saturating_sub(MOST_NAMED) {
-        0 => String::new(),
-        count => format!(" and {count} others"),
-    };
+    let named = forgeable
+        .iter()
+        .map(|(prefix, by)| format!("{} ({by})", prefix.short()));
+    let named = human::listed(named, MOST_NAMED);
     let proves = config.limits.iter().any(Limit::proves);
     let instead = if proves {
         "; they prove nothing, which only peers with TCP-MD5 or TCP-AO require, such as BGP routers: put others into a class with a multiplier"
@@ -324,7 +322,7 @@ pub fn forgeable_exemptions(config: &Config) -> Option<String> {
         ""
     };
     Some(format!(
-        "no limit applies to packets that others send in the name of {named}{others}: have them dropped where they cannot come from (BCP 38, \
+        "no limit applies to packets that others send in the name of {named}: have them dropped where they cannot come from (BCP 38, \
          rp_filter){instead}"
     ))
 }

@@ -89,6 +89,17 @@ pub fn number(value: u64) -> String {
     out
 }
 
+/// The first `most` of these, and the number of the others: `a, b and 3 others`.
+#[must_use]
+pub fn listed(texts: impl ExactSizeIterator<Item = String>, most: usize) -> String {
+    let others = texts.len().saturating_sub(most);
+    let named = texts.take(most).collect::<Vec<_>>().join(", ");
+    match others {
+        0 => named,
+        _ => format!("{named} and {others} others"),
+    }
+}
+
 /// The number of terminal columns of a text.
 #[must_use]
 pub fn columns(text: &str) -> usize {
@@ -204,6 +215,13 @@ mod tests {
             (cut("äöüäöüäöü", 5).as_str(), cut("ssh", 3).as_str()),
             ("äö…öü", "ssh")
         );
+    }
+
+    #[test]
+    fn a_long_list_ends_with_the_number_of_the_others() {
+        let list = |count: usize, most| listed((0..count).map(|nth| nth.to_string()), most);
+        assert_eq!([list(0, 2), list(2, 2)], ["", "0, 1"]);
+        assert_eq!(list(5, 2), "0, 1 and 3 others");
     }
 
     #[test]

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-use config::PrefixKey;
 use config::policy::{Config, Prefix};
+use config::{PrefixKey, human};
 use ipnet::IpNet;
 use lists::{Listed, find};
 
@@ -97,7 +97,7 @@ impl OwnNetwork {
             .iter()
             .filter(|(needed, _)| !is_within(needed))
             .collect();
-        let texts = named.iter().take(MOST_NAMED).map(|(needed, by)| {
+        let texts = named.iter().map(|(needed, by)| {
             let (prefix, what) = (needed.prefix, &needed.what);
             if *by == prefix {
                 format!("{prefix} ({what})")
@@ -105,14 +105,10 @@ impl OwnNetwork {
                 format!("{prefix} ({what}) by {by}")
             }
         });
-        let texts = texts.collect::<Vec<_>>().join(", ");
-        let others = match named.len().saturating_sub(MOST_NAMED) {
-            0 => String::new(),
-            count => format!(" and {count} others"),
-        };
+        let texts = human::listed(texts, MOST_NAMED);
         (!named.is_empty()).then(|| {
             format!(
-                "ban list {list:?} refuses addresses that this host requires: {texts}{others}; exempt it with [agent] never_limit, or leave it \
+                "ban list {list:?} refuses addresses that this host requires: {texts}; exempt it with [agent] never_limit, or leave it \
                  out of the list"
             )
         })

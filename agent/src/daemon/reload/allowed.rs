@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use api::allowance::{Allowance, Allowed, Disallowed};
 use api::event::seconds_since_1970;
 use config::policy::Prefix;
-use config::prefix;
+use config::{human, prefix};
 use host::PROGRAM;
 use host::StateDirectory;
 
@@ -217,15 +217,10 @@ impl Agent {
         if some.is_empty() {
             return;
         }
-        let named = some.iter().take(MOST_NAMED);
-        let named: Vec<String> = named
-            .map(|allowance| format!("{} ({})", allowance.cidr, terms(allowance)))
-            .collect();
-        let others = match some.len().saturating_sub(MOST_NAMED) {
-            0 => String::new(),
-            others => format!(" and {others} others"),
-        };
-        let reason = format!("{what}: {}{others}", named.join(", "));
+        let named = some
+            .iter()
+            .map(|allowance| format!("{} ({})", allowance.cidr, terms(allowance)));
+        let reason = format!("{what}: {}", human::listed(named, MOST_NAMED));
         tracing::info!("{reason}");
         let source = match some {
             [only] => Some(only.cidr.clone()),

@@ -18,6 +18,7 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 use std::{fs, io, thread};
 
+use config::human;
 use config::policy::{Config, Limit, ProtocolFilter, Signal};
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::address::AddressMessage;
@@ -349,12 +350,7 @@ fn is_for(limit: &Limit, port: u16) -> bool {
 }
 
 fn list(ports: &[u16]) -> String {
-    let named: Vec<String> = ports.iter().take(MOST_NAMED).map(u16::to_string).collect();
-    let named = named.join(", ");
-    match ports.len().saturating_sub(MOST_NAMED) {
-        0 => named,
-        others => format!("{named} and {others} others"),
-    }
+    human::listed(ports.iter().map(u16::to_string), MOST_NAMED)
 }
 
 /// The output of a command; `None` if it is not installed.

@@ -1,7 +1,7 @@
 //! `agent allow`, `agent disallow`.
 
 use std::process::ExitCode;
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::Duration;
 
 use api::allowance::{Allowance, Allowed, Disallowed};
 use api::event::seconds_since_1970;
@@ -13,7 +13,7 @@ use super::ask::ask;
 use super::ban;
 use super::exit::usage;
 use super::print::Print;
-use super::table::{self, number};
+use super::table::{self, instant, number};
 use crate::allowances::{self, effect};
 use crate::cli::arguments::Options;
 
@@ -97,12 +97,11 @@ pub fn list(options: &Options) -> anyhow::Result<ExitCode> {
     let now = seconds_since_1970();
     ask(options, &Request::Allowances, |all: &Vec<Allowance>| {
         let row = |allowance: &Allowance| {
-            let until = UNIX_EPOCH + Duration::from_secs(allowance.until);
             [
                 allowance.cidr.clone(),
                 effect(allowance.times),
                 human::seconds((allowance.until as f64 - now).max(0.0)),
-                humantime::format_rfc3339_seconds(until).to_string(),
+                instant(allowance.until as f64),
                 allowance.owner.clone(),
                 allowance.reason.clone().unwrap_or_else(|| "-".to_owned()),
             ]

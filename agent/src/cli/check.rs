@@ -19,7 +19,7 @@ use serde::Serialize;
 
 use super::exit::USAGE;
 use super::print::Print;
-use super::{ask, table};
+use super::{limits, table};
 use crate::daemon::{holds_packets, lists};
 use crate::doctor;
 use crate::geo::Databases;
@@ -227,7 +227,7 @@ fn show(file: &Path, config: &Config, checked: &Checked, detected: &[Detected]) 
     if checked.limits.is_empty() {
         println!("no limit on packets");
     } else {
-        println!("{}", ask::definitions(&checked.limits));
+        println!("{}", limits::definitions(&checked.limits));
     }
     if !checked.memory.is_empty() {
         let of_limit = |memory: &RequestMemory| {

@@ -11,8 +11,9 @@ use super::accepted::unused;
 use super::exit::usage;
 use super::top::Rows;
 use super::{
-    allow, ask, ban, capture, check, completions, decide, detach, doctor, events, groups, import,
-    notify, package, record, reload, replay, run, suggest, top, trace, until,
+    allow, ban, capture, check, completions, decide, detach, doctor, events, groups, import,
+    limits, notify, package, record, reload, replay, reset, run, show, status, suggest, top, trace,
+    until,
 };
 use crate::cli::arguments::{Cli, Command, ConfigFile, NotifyCommand, Options, TopBy};
 use crate::pcapng::Sample;
@@ -58,13 +59,13 @@ pub fn execute(cli: Cli) -> anyhow::Result<ExitCode> {
     match command {
         Command::Run(_) => run::run(named, options),
         Command::Check(_) => check::check(&config, options.json.into()),
-        Command::Status => ask::status(options),
+        Command::Status => status::status(options),
         Command::Limits {
             reset_counters: false,
-        } => ask::limits(options),
+        } => limits::limits(options),
         Command::Limits {
             reset_counters: true,
-        } => ask::reset_counters(options),
+        } => limits::reset_counters(options),
         Command::Top {
             once,
             count,
@@ -94,9 +95,9 @@ pub fn execute(cli: Cli) -> anyhow::Result<ExitCode> {
             },
             options,
         ),
-        Command::Show { source } => ask::show(source, options),
+        Command::Show { source } => show::show(source, options),
         Command::Trace { source } => trace::trace(source, options),
-        Command::Reset { source, limit } => ask::reset(source, limit, options),
+        Command::Reset { source, limit } => reset::reset(source, limit, options),
         Command::Ban {
             cidrs,
             file,

@@ -8,7 +8,7 @@ use api::heavy_prefixes::{HeavyPrefix, HeavyPrefixes};
 use api::request::Request;
 use config::human;
 
-use super::print::Print;
+use super::ask::print;
 use super::table::{self, number};
 use crate::cli::arguments::Options;
 
@@ -29,8 +29,7 @@ pub fn once(count: Option<usize>, share: f64, options: &Options) -> anyhow::Resu
         found = client.ask(&Request::HeavyPrefixes { share })?;
     }
     found.prefixes.truncate(count.unwrap_or(usize::MAX));
-    Print::from(options.json).document(&found, |found| println!("{}", text(found)))?;
-    Ok(ExitCode::SUCCESS)
+    print(options, &found, text)
 }
 
 fn text(found: &HeavyPrefixes) -> String {

@@ -1,7 +1,7 @@
 //! `agent record`: how busy each source is, while the agent runs.
 
 use std::process::ExitCode;
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::Duration;
 
 use api::record::{LENGTHS, RecordState, RecordStatus, wrong_length};
 use api::request::Request;
@@ -10,7 +10,7 @@ use host::PROGRAM;
 
 use super::ask::ask;
 use super::exit::usage;
-use super::table::{self, number};
+use super::table::{self, instant, number};
 use crate::cli::arguments::Options;
 
 /// The length of a recording without `--for`.
@@ -52,10 +52,6 @@ pub fn record(
 }
 
 fn text(status: &RecordStatus) -> String {
-    let at = |seconds: f64| {
-        let since = Duration::try_from_secs_f64(seconds).unwrap_or_default();
-        humantime::format_rfc3339_seconds(UNIX_EPOCH + since).to_string()
-    };
     let time = |seconds: f64| human::time(Duration::try_from_secs_f64(seconds).unwrap_or_default());
     if status.state == RecordState::None {
         let error = status
@@ -68,14 +64,14 @@ fn text(status: &RecordStatus) -> String {
     let mut pairs = vec![
         ("recording", status.state.name().to_owned()),
         ("file", status.file.clone()),
-        ("started", at(status.started)),
+        ("started", instant(status.started)),
         (
             if status.state == RecordState::Ended {
                 "ended"
             } else {
                 "ends"
             },
-            at(status.ends),
+            instant(status.ends),
         ),
         ("time with packets", time(status.seconds)),
         ("packets", number(status.packets)),
@@ -90,7 +86,11 @@ fn text(status: &RecordStatus) -> String {
     }
     let mut text = table::pairs(pairs);
     for gap in &status.gaps {
-        text.push_str(&format!("\ngap: {} to {}", at(gap.from), at(gap.to)));
+        text.push_str(&format!(
+            "\ngap: {} to {}",
+            instant(gap.from),
+            instant(gap.to)
+        ));
     }
     if status.sampled_seconds > 0.0 {
         let sampled = time(status.sampled_seconds);

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::Duration;
 
 use api::source::{at_level, with_sources};
 use config::policy::Config;
@@ -13,7 +13,7 @@ use super::exit::invalid;
 use super::html::{destination, is_instead};
 use super::print::Print;
 use super::progress::{advance, progress_bar};
-use super::table::{number, render};
+use super::table::{instant, number, render};
 use crate::cli::arguments::Replay;
 use crate::daemon::lists;
 use crate::geo::Databases;
@@ -149,7 +149,7 @@ fn heading(report: &Report) -> String {
         Some(from) => format!(
             "{captures}: {} packets from {} in {}",
             number(report.packets),
-            time(from),
+            instant(from),
             human::time(Duration::from_secs_f64(report.seconds))
         ),
     }
@@ -301,7 +301,7 @@ fn sources(config: &ConfigReport) -> String {
             with_sources(&source.source, source.sources),
             limit,
             source.class.clone(),
-            time(source.first),
+            instant(source.first),
             human::time(lasted),
             number(source.throttled_packets),
             human::size(source.throttled_bytes),
@@ -427,16 +427,10 @@ fn differing(sources: &[DifferingSource]) -> String {
         let lasted = Duration::from_secs_f64((source.last - source.first).max(0.0));
         [
             source.source.clone(),
-            time(source.first),
+            instant(source.first),
             human::time(lasted),
             number(source.packets),
         ]
     });
     render(["source", "first", "for", "packets"], 2, rows)
-}
-
-/// A captured time as text.
-fn time(seconds: f64) -> String {
-    humantime::format_rfc3339_seconds(UNIX_EPOCH + Duration::from_secs_f64(seconds.max(0.0)))
-        .to_string()
 }

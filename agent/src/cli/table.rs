@@ -1,11 +1,15 @@
 //! Tables for people, rendered by `tabled`: it measures non-ASCII text, and is maintained.
 
+use std::time::{Duration, UNIX_EPOCH};
+
 use tabled::builder::Builder;
 use tabled::settings::object::Columns;
 use tabled::settings::{Alignment, Padding, Style};
 
 pub use config::human::number;
-use config::human::{columns, cut};
+use config::human::{self, columns, cut};
+
+use crate::stats::Precision;
 
 /// The least number of characters to which a name is cut.
 const SHORTEST: usize = 12;
@@ -151,6 +155,22 @@ pub fn pairs<'n>(rows: impl AsRef<[(&'n str, String)]>) -> String {
         .map(|(name, value)| format!("{name:width$}  {value}"))
         .collect::<Vec<_>>()
         .join("\n")
+}
+
+/// Passed packets: with `~` where scaled up from a sample, with `<=` for an upper bound.
+pub fn passed(packets: u64, precision: Precision) -> String {
+    format!("{}{}", precision.mark(), number(packets))
+}
+
+/// A time before now, or `-`.
+pub fn ago(seconds: Option<f64>) -> String {
+    seconds.map_or_else(|| "-".to_owned(), human::ago)
+}
+
+/// A time in seconds since 1970, as `2026-03-31T18:00:00Z`.
+pub fn instant(seconds: f64) -> String {
+    let since = Duration::try_from_secs_f64(seconds).unwrap_or_default();
+    humantime::format_rfc3339_seconds(UNIX_EPOCH + since).to_string()
 }
 
 #[cfg(test)]

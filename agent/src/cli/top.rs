@@ -3,12 +3,16 @@
 use std::io::{self, IsTerminal};
 use std::process::ExitCode;
 
-use super::exit::USAGE;
-use super::{ask, heavy_prefixes};
-use crate::cli::arguments::{Options, TopOrder};
-use crate::stats::Sort;
-use crate::tui::{self, App};
+use api::request::Request;
 use host::PROGRAM;
+
+use super::ask::print;
+use super::exit::USAGE;
+use super::heavy_prefixes;
+use super::table::{self, ago, number, passed};
+use crate::cli::arguments::{Options, TopOrder};
+use crate::stats::{Sort, TopRow};
+use crate::tui::{self, App};
 
 /// The mode of the view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,7 +62,7 @@ pub fn top(
     if looks == Looks::One {
         return match share {
             Some(share) => heavy_prefixes::once(count, share, options),
-            None => ask::top_once(count, sort, options),
+            None => once(count, sort, options),
         };
     }
     if count.is_some() {
@@ -88,4 +92,41 @@ pub fn top(
         app,
     )?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// One table of sources.
+fn once(
+    count: Option<usize>,
+    sort: Option<TopOrder>,
+    options: &Options,
+) -> anyhow::Result<ExitCode> {
+    let mut rows: Vec<TopRow> = options.client().ask(&Request::Top)?;
+    if sort == Some(TopOrder::Passed) {
+        rows.sort_by_key(|row| std::cmp::Reverse(row.passed_packets));
+    }
+    rows.truncate(count.unwrap_or(usize::MAX));
+    print(options, &rows, |rows: &Vec<TopRow>| {
+        table::render_or(
+            "No sources.",
+            [
+                "SOURCE",
+                "LIMIT",
+                "PASSED",
+                "THROTTLED",
+                "WOULD THR",
+                "LAST",
+            ],
+            2,
+            rows.iter().map(|row| {
+                [
+                    row.source_text(),
+                    row.limit_text(),
+                    passed(row.passed_packets, row.passed_precision),
+                    number(row.throttled_packets),
+                    number(row.would_throttle_packets),
+                    ago(row.last_throttled_seconds_ago),
+                ]
+            }),
+        )
+    })
 }

@@ -1,5 +1,8 @@
-use super::*;
 use proptest::prelude::*;
+
+use super::trie::until;
+use super::*;
+use crate::bans::{BanEntry, Change, Entry, Owner};
 
 /// Prefixes of a small space, so that they often contain each other.
 fn prefix() -> impl Strategy<Value = PrefixKey> {

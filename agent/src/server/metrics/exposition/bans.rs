@@ -5,7 +5,7 @@ use api::geo::GeoStatus;
 use api::list::ListsStatus;
 use prometheus::Error;
 
-use super::Page;
+use super::page::Page;
 
 impl Page<'_> {
     pub(super) fn ban_lists(&mut self, lists: &ListsStatus) -> Result<(), Error> {

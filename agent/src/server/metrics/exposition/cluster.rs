@@ -3,7 +3,7 @@
 use cluster::ClusterStatus;
 use prometheus::Error;
 
-use super::Page;
+use super::page::Page;
 
 impl Page<'_> {
     pub(super) fn cluster(&mut self, cluster: &ClusterStatus) -> Result<(), Error> {

@@ -3,7 +3,7 @@
 use api::fair::FairStatus;
 use prometheus::Error;
 
-use super::Page;
+use super::page::Page;
 
 impl Page<'_> {
     pub(super) fn fair(&mut self, limits: &[FairStatus]) -> Result<(), Error> {

@@ -4,7 +4,7 @@ use cgroup::GroupStatus;
 use cgroup::account::Enforcement;
 use prometheus::Error;
 
-use super::{Page, Row};
+use super::page::{Page, Row};
 
 impl Page<'_> {
     pub(super) fn groups(&mut self, groups: &[GroupStatus]) -> Result<(), Error> {

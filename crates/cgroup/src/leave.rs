@@ -11,7 +11,7 @@ use super::host_paths::Host;
 use super::lock::Lock;
 use super::place::{last, managed_unit, prefixes, unit_name};
 use super::process::{Membership, Process};
-use super::targets::set_scope;
+use super::scopes::set_scope;
 use super::tree::{Controller, Cpuset, Tree, Version, write};
 use super::units::reachable;
 use super::{limit, network};

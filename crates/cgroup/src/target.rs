@@ -68,3 +68,8 @@ impl Target {
         }
     }
 }
+
+/// The name of a link in bpffs for a cgroup: names there have no dots.
+pub fn link_tag(inode: u64) -> String {
+    format!("-{inode}")
+}

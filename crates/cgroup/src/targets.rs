@@ -1,44 +1,20 @@
-//! Units, containers and cgroups that are limited in place, and the scopes of moved processes.
+//! Units, containers and cgroups that are limited in place.
 
 use std::collections::BTreeSet;
-use std::fs;
-use std::os::unix::fs::MetadataExt as _;
-use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-use config::group::{CpuShare, Group};
-use host::backoff::Backoff;
+use config::group::CpuShare;
 
 use super::error::GroupsError;
 use super::groups::Groups;
-use super::host_paths::Host;
-use super::place::{
-    Kind as PlaceKind, Manager, Place, is_within, last, managed_unit, prefixes, unit_name,
-};
-use super::restrict::is_trusted;
-use super::target::{Kind, Target};
-use super::units::{Service, Units, reachable};
-use super::{containers, limit, properties, threads};
+use super::place::{Kind as PlaceKind, Manager, managed_unit};
+use super::target::{Kind, Target, link_tag};
+use super::units::reachable;
+use super::{limit, properties};
 
-/// The interval at which containers are listed again, because of renames: Podman's service may start for each request.
-const LIST: Duration = Duration::from_secs(60);
-const LIST_THREAD: &str = "groups-containers";
-/// The pauses before a container that no runtime lists is requested again; at least five times what listing takes.
-const UNKNOWN: Backoff = Backoff::new(Duration::from_millis(200), LIST);
-/// How long a new container waits for the reply. A later reply is processed at a tick.
-const REPLY: Duration = Duration::from_millis(100);
-/// The interval at which the limits of units without a cgroup are compared.
-const COMPARE: Duration = Duration::from_secs(30);
-/// The pauses before a unit without a cgroup that could not be limited is tried again.
-const FAILED: Backoff = Backoff::new(Duration::from_secs(1), COMPARE);
 /// The shortest interval between two walks over the cgroups; also at least this multiple of a walk's duration.
 const WALK: Duration = Duration::from_secs(1);
 const WALK_SHARE: u32 = 400;
-
-/// The name of a link in bpffs for a cgroup: names there have no dots.
-fn tag(inode: u64) -> String {
-    format!("-{inode}")
-}
 
 impl Groups {
     /// The cgroups that a group's limits are set on.
@@ -61,50 +37,6 @@ impl Groups {
             .into_iter()
             .map(|path| (path.clone(), is_groups(&path)))
             .collect()
-    }
-
-    /// Sets limits on units that the config names in full, before they start.
-    pub(super) fn limit_named_units(&mut self) {
-        let is_due = self.comparisons.units.elapsed() >= COMPARE;
-        for (group, unit) in self.matchers.units() {
-            // Failed ones are retried: a unit may be installed later.
-            let is_set = self
-                .idle_units
-                .get(unit)
-                .is_some_and(|(_, problems)| problems.is_empty());
-            let has_cgroup = || self.targets.values().any(|target| target.key == unit);
-            let failed = self.comparisons.failed.get(unit).copied();
-            if is_set && (!is_due || has_cgroup())
-                || failed.is_some_and(|(due, _)| Instant::now() < due)
-            {
-                continue;
-            }
-            let Some(units) = reachable(self.units.as_deref()) else {
-                return;
-            };
-            let held = &self.members[group].held;
-            let problems = self
-                .in_place
-                .set_unit(units, &self.host, unit, held, &BTreeSet::new());
-            if problems.is_empty() {
-                self.comparisons.failed.remove(unit);
-            } else {
-                let failures = failed.map_or(1, |(_, failures)| failures.saturating_add(1));
-                let due = Instant::now() + FAILED.pause(failures);
-                self.comparisons
-                    .failed
-                    .insert(unit.to_owned(), (due, failures));
-            }
-            let problems: Vec<String> = problems.iter().map(ToString::to_string).collect();
-            let before = self
-                .idle_units
-                .insert(unit.to_owned(), (group, problems.clone()));
-            self.is_changed |= before.is_none_or(|(_, before)| before != problems);
-        }
-        if is_due {
-            self.forget_gone_units();
-            self.comparisons.units = Instant::now();
-        }
     }
 
     /// Finds cgroups that match a group, and Weir's scopes.
@@ -141,79 +73,6 @@ impl Groups {
         }
     }
 
-    /// Requests the container runtimes' lists if a group needs them, and waits at most `patience`: the reply of a
-    /// runtime that has to start is processed at a later tick.
-    pub(super) fn list_containers(&mut self, patience: Duration) {
-        if !self.matchers.has_containers() {
-            return;
-        }
-        if self.listing.is_none() {
-            let (sender, receiver) = channel();
-            let sockets = self.host.containers.clone();
-            let started = threads::start(LIST_THREAD, move || {
-                // Fails if the groups have ended.
-                let _ = sender.send(containers::list(&sockets));
-            });
-            // The containers that are known stay; their list is requested again at a tick.
-            self.listing = started.is_ok().then(|| (Instant::now(), receiver));
-            self.note_thread(LIST_THREAD, started);
-        }
-        self.take_list(patience);
-    }
-
-    /// Processes the reply of the container runtimes, if it has arrived. Returns whether it has.
-    fn take_list(&mut self, patience: Duration) -> bool {
-        let Some((start, listing)) = &self.listing else {
-            return false;
-        };
-        let (known, problems) = match listing.recv_timeout(patience) {
-            Ok(listed) => listed,
-            Err(RecvTimeoutError::Timeout) => return false,
-            Err(RecvTimeoutError::Disconnected) => Default::default(),
-        };
-        self.listed = Some((Instant::now(), start.elapsed()));
-        self.listing = None;
-        for (nth, member) in self.members.iter_mut().enumerate() {
-            member
-                .notes
-                .retain(|note| !note.starts_with("listing the containers"));
-            if self.matchers.is_of_containers(nth) {
-                member.notes.extend(problems.iter().cloned());
-            }
-        }
-        self.is_changed |= !problems.is_empty() || known != self.known;
-        self.asked.retain(|id, _| !known.contains_key(id));
-        self.known = known;
-        true
-    }
-
-    /// Lists containers again if the interval has passed, and limits new ones.
-    pub(super) fn list_containers_at_tick(&mut self) {
-        if self.take_list(Duration::ZERO) {
-            self.walk();
-        } else if self.listing.is_none() && self.listed.is_none_or(|(at, _)| at.elapsed() >= LIST) {
-            self.list_containers(Duration::ZERO);
-        }
-    }
-
-    /// Lists containers again for a process in an unknown one. The pauses grow for a container that no runtime lists.
-    pub(super) fn list_containers_for(&mut self, path: &str) {
-        let PlaceKind::Container(id) = self.place_of(path).kind else {
-            return;
-        };
-        let Some((_, took)) = self.listed else { return };
-        if self.known.contains_key(&id) || self.listing.is_some() {
-            return;
-        }
-        let (due, requests) = self.asked.get(&id).copied().unwrap_or((Instant::now(), 0));
-        if Instant::now() >= due {
-            let requests = requests.saturating_add(1);
-            let pause = UNKNOWN.pause(requests).max(took * 5);
-            self.asked.insert(id, (Instant::now() + pause, requests));
-            self.list_containers(REPLY);
-        }
-    }
-
     /// Sets a group's limits on a cgroup that is not Weir's.
     pub(super) fn limit_in_place(&mut self, group: usize, path: &str) {
         let Some(inode) = self.inode(path) else {
@@ -247,7 +106,7 @@ impl Groups {
             .iter()
             .any(|problem| matches!(problem, GroupsError::Delegated { .. }));
         let network_problem = if has_network {
-            let attached = self.members[group].attach_network(&self.tree, path, &tag(inode));
+            let attached = self.members[group].attach_network(&self.tree, path, &link_tag(inode));
             attached.err().map(|problem| problem.to_string())
         } else {
             None
@@ -323,36 +182,6 @@ impl Groups {
         }
     }
 
-    /// Removes the records of units that no longer exist, as scopes of containers and sessions. One that has only stopped
-    /// has its limits when it starts again.
-    fn forget_gone_units(&mut self) {
-        const TRIES: u32 = 3;
-        let Some(units) = reachable(self.units.as_deref()) else {
-            return;
-        };
-        let named: BTreeSet<&str> = self.matchers.units().map(|(_, unit)| unit).collect();
-        let kept: BTreeSet<&str> = self
-            .targets
-            .values()
-            .map(|target| target.key.as_str())
-            .chain(named)
-            .collect();
-        let mut gone = Vec::new();
-        for (unit, tries) in std::mem::take(&mut self.comparisons.gone) {
-            if kept.contains(unit.as_str()) {
-                continue;
-            }
-            if !units.is_broken() && units.is_gone(&unit).is_ok_and(|is_gone| is_gone) {
-                gone.push(unit);
-            } else if tries < TRIES {
-                self.comparisons.gone.insert(unit, tries + 1);
-            }
-        }
-        if !gone.is_empty() {
-            self.in_place.forget_units(units, &gone);
-        }
-    }
-
     /// Removes links of cgroups that are no longer members.
     pub(super) fn keep_links(&self) {
         for (nth, member) in self.members.iter().enumerate() {
@@ -364,7 +193,7 @@ impl Groups {
                 .iter()
                 .filter(|(_, target)| target.group == nth && target.has_network);
             let mut tags: BTreeSet<String> = targets
-                .filter_map(|(path, _)| self.inode(path).map(tag))
+                .filter_map(|(path, _)| self.inode(path).map(link_tag))
                 .collect();
             if member.has_own {
                 tags.insert(String::new());
@@ -410,119 +239,6 @@ impl Groups {
         self.tree.inode(path)
     }
 
-    /// The scope of a group's processes: WEIR-GROUP.SERVICE.RUN.scope for one run of a service, else
-    /// WEIR-GROUP.SLICE.scope. Group names have no dots.
-    pub(super) fn scope_name(&self, group: usize, place: &Place, service: &Service) -> String {
-        let from = match &place.kind {
-            PlaceKind::Unit(unit) => {
-                format!("{}.{}", unit.replace('@', "\\x40"), service.invocation)
-            }
-            _ if place.slice == "-.slice" => "root".to_owned(),
-            _ => place.slice.trim_end_matches(".slice").replace('-', "_"),
-        };
-        format!(
-            "{}-{}.{from}.scope",
-            last(self.tree.parent()),
-            self.members[group].group.name
-        )
-    }
-
-    /// Ends scopes with processes of a service's earlier run. systemd ends them when the service is stopped; a scope
-    /// that would have to be restarted with it is kept.
-    pub(super) fn end_old_scopes(&mut self) {
-        let mut problems = Vec::new();
-        for (group, name) in self
-            .targets
-            .values()
-            .filter(|target| target.kind == Kind::Scope)
-            .map(|target| (target.group, target.name.clone()))
-            .collect::<Vec<_>>()
-        {
-            let Some((unit, run)) = service_of(&name) else {
-                continue;
-            };
-            if reachable(self.units.as_deref()).is_none() {
-                break;
-            }
-            let Ok(service) = self.service(&unit) else {
-                continue;
-            };
-            let is_over = service.has_ended || service.invocation != run;
-            if let (true, false, Some(units)) = (is_over, service.keeps_workers, &self.units) {
-                problems.extend(units.stop(&name).err().map(|problem| (group, problem)));
-            }
-        }
-        for (group, problem) in problems {
-            self.members[group].note(&problem);
-        }
-    }
-
-    /// The name of the group whose scope contains the cgroup, and the scope's path. Users and containers choose the
-    /// names of cgroups below theirs: a scope is a unit of the system's manager, and belongs to root.
-    pub(super) fn scope_of<'p>(&self, path: &'p str) -> Option<(&'p str, &'p str)> {
-        if self.host.manager == Manager::None {
-            return None;
-        }
-        prefixes(path).find_map(|prefix| {
-            let group = self.group_in(managed_unit(prefix)?)?;
-            let directory = fs::metadata(self.tree.unified(prefix)?).ok()?;
-            is_trusted(directory.uid()).then_some((group, prefix))
-        })
-    }
-
-    /// The name of the group in a scope's name.
-    fn group_in<'n>(&self, scope: &'n str) -> Option<&'n str> {
-        let (group, rest) = scope
-            .strip_prefix(last(self.tree.parent()))?
-            .strip_prefix('-')?
-            .split_once('.')?;
-        rest.ends_with(".scope").then_some(group)
-    }
-
-    /// The group whose scope contains the cgroup.
-    pub(super) fn scope_group(&self, path: &str) -> Option<usize> {
-        let (name, _) = self.scope_of(path)?;
-        self.members
-            .iter()
-            .position(|member| member.group.name == name)
-    }
-
-    /// Sets the limits of a scope of Weir.
-    pub(super) fn adopt_scope(&mut self, group: usize, path: &str) {
-        let Some(inode) = self.inode(path) else {
-            return;
-        };
-        if self
-            .targets
-            .get(path)
-            .is_some_and(|target| target.inode == inode)
-        {
-            return;
-        }
-        let Some(units) = reachable(self.units.as_deref()) else {
-            return;
-        };
-        let scope = unit_name(last(path)).to_owned();
-        let problems = set_scope(units, &self.host, &scope, &self.members[group].held);
-        let problems: Vec<String> = problems.iter().map(ToString::to_string).collect();
-        let attached = self.members[group].attach_network(&self.tree, path, &tag(inode));
-        let network_problem = attached.err().map(|problem| problem.to_string());
-        let (kind, name, key) = (Kind::Scope, scope.clone(), path.to_owned());
-        let target = Target {
-            group,
-            kind,
-            name,
-            key,
-            inode,
-            is_new: true,
-            has_network: true,
-            network_problem,
-            problems,
-        };
-        self.targets.insert(path.to_owned(), target);
-        self.is_changed = true;
-    }
-
     /// Sets the CPU quota of an elastic group's cgroups.
     pub(super) fn set_cpu_max(&mut self, group: usize, share: CpuShare) {
         for path in self.paths(group) {
@@ -558,48 +274,4 @@ impl Groups {
             self.is_changed = true;
         }
     }
-
-    /// Whether a cgroup is one of Weir's, or below one.
-    pub(super) fn is_own(&self, path: &str) -> bool {
-        is_within(path, &format!("/{}", self.tree.parent())) || self.scope_of(path).is_some()
-    }
-}
-
-/// The service and the run of a scope's processes.
-fn service_of(scope: &str) -> Option<(String, &str)> {
-    let (_, from) = scope.strip_suffix(".scope")?.split_once('.')?;
-    let (unit, run) = from.rsplit_once('.')?;
-    unit.ends_with(".service")
-        .then(|| (unit.replace("\\x40", "@"), run))
-}
-
-/// Sets a group's limits on a scope, and removes others.
-pub(super) fn set_scope(
-    units: &dyn Units,
-    host: &Host,
-    scope: &str,
-    group: &Group,
-) -> Vec<GroupsError> {
-    let (wanted, mut problems) = properties::properties(host, group);
-    problems.extend(units.set(scope, &properties::with_defaults(wanted)).err());
-    problems
-}
-
-/// Sets those limits of a scope again that another program has lifted; the lower of both where the scope has another.
-pub(super) fn set_scope_again(
-    units: &dyn Units,
-    host: &Host,
-    scope: &str,
-    group: &Group,
-    lifted: &BTreeSet<&str>,
-) -> Vec<GroupsError> {
-    let (mut wanted, mut problems) = properties::properties(host, group);
-    wanted.retain(|name, _| lifted.contains(name.as_str()));
-    let names: Vec<&str> = wanted.keys().map(String::as_str).collect();
-    let set = units.get(scope, &names).and_then(|now| {
-        let both = properties::tightened(&now, &wanted, units.default_tasks());
-        units.set(scope, &both)
-    });
-    problems.extend(set.err());
-    problems
 }

@@ -23,10 +23,12 @@ mod flood;
 mod fragments;
 mod geo;
 mod heavy_prefixes;
+mod hook_conflicts;
 mod hooks;
 mod in_place;
 mod instants;
 mod intercept;
+mod interface_names;
 mod interfaces;
 mod keys;
 mod kinds;
@@ -82,8 +84,10 @@ const ON_KERNELS: [&[Test]; 6] = [
     resets::ON_KERNELS,
 ];
 /// Tests of what is the same on every kernel: arithmetic, which `kernel` compares with the function, and the agent.
-const ON_ANY_KERNEL: [&[Test]; 59] = [
+const ON_ANY_KERNEL: [&[Test]; 61] = [
     interfaces::TESTS,
+    interface_names::TESTS,
+    hook_conflicts::TESTS,
     stacked::TESTS,
     kinds::TESTS,
     actions::TESTS,

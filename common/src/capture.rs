@@ -3,6 +3,7 @@
 //! The kernel programs send the first bytes of a packet to the agent after the verdict, with a [`Captured`] before them. A
 //! sample has all packets of one in several sources, so that each source's rates are those of its traffic.
 
+use crate::fields::{half, word};
 use crate::packet::{Direction, Link, Packet};
 use crate::source_sketch;
 
@@ -100,13 +101,12 @@ impl Captured {
     /// Parses a record and the packet's bytes after it; `None` if they are too short.
     #[must_use]
     pub fn from_bytes(bytes: &[u8]) -> Option<(Self, &[u8])> {
-        let half = |at: usize| Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
         let record = Self {
-            at: u64::from_ne_bytes(bytes.get(..8)?.try_into().ok()?),
-            length: half(8)?,
-            captured: half(12)?,
-            interface: half(16)?,
-            flags: half(20)?,
+            at: word(bytes, 0)?,
+            length: half(bytes, 8)?,
+            captured: half(bytes, 12)?,
+            interface: half(bytes, 16)?,
+            flags: half(bytes, 20)?,
         };
         let packet = bytes.get(Self::LENGTH..)?.get(..record.captured as usize)?;
         Some((record, packet))

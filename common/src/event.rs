@@ -4,6 +4,7 @@
 //! sends at most one event in each [`Event::INTERVAL`]. So a flood of duration T leads to at most 1 + T /
 //! [`Event::INTERVAL`] records, regardless of its packets.
 
+use crate::fields::{half, word};
 use crate::key::Key;
 
 /// A record of the ring buffer.
@@ -42,19 +43,17 @@ impl Event {
     /// Parses a record; `None` if it is too short.
     #[must_use]
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
-        let word = |at: usize| Some(u64::from_ne_bytes(bytes.get(at..at + 8)?.try_into().ok()?));
-        let half = |at: usize| Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
         Some(Self {
             key: Key {
-                hi: word(0)?,
-                lo: word(8)?,
-                extra: half(16)?,
-                group: half(20)?,
+                hi: word(bytes, 0)?,
+                lo: word(bytes, 8)?,
+                extra: half(bytes, 16)?,
+                group: half(bytes, 20)?,
             },
-            at: word(24)?,
-            count: word(32)?,
-            counter: half(40)?,
-            verdict: half(44)?,
+            at: word(bytes, 24)?,
+            count: word(bytes, 32)?,
+            counter: half(bytes, 40)?,
+            verdict: half(bytes, 44)?,
         })
     }
 }

@@ -4,6 +4,7 @@
 //! store. The level is one of them, so that every packet is evaluated by exactly one level, whichever instant it comes
 //! at. States are instants, which are valid at any level.
 
+use crate::fields::{half, word};
 use crate::limiter::{
     Charge, Decision, Parameters, Parametric as _, SharedState, TokenBucket, charge_word,
 };
@@ -237,15 +238,13 @@ impl Offered {
     /// Parses a record; `None` if it is too short.
     #[must_use]
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
-        let half = |at: usize| Some(u64::from_ne_bytes(bytes.get(at..at + 8)?.try_into().ok()?));
-        let number = |at: usize| Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
         Some(Self {
-            hi: half(0)?,
-            lo: half(8)?,
-            counter: number(16)?,
-            class: number(20)?,
-            units: number(24)?,
-            one_in: number(28)?,
+            hi: word(bytes, 0)?,
+            lo: word(bytes, 8)?,
+            counter: half(bytes, 16)?,
+            class: half(bytes, 20)?,
+            units: half(bytes, 24)?,
+            one_in: half(bytes, 28)?,
         })
     }
 }

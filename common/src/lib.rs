@@ -13,6 +13,7 @@ pub mod escalation;
 pub mod essential;
 pub mod event;
 pub mod fair;
+mod fields;
 pub mod group;
 pub mod hot;
 pub mod key;

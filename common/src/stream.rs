@@ -3,6 +3,7 @@
 //! While somebody watches, the kernel programs send the source of a random sample of incoming packets to the agent, after
 //! the verdict. Packets are sampled, not sources: sources that are seen once are in the sample like all others.
 
+use crate::fields::{half, word};
 use crate::packet::Address;
 use crate::rule::Size;
 
@@ -67,15 +68,13 @@ impl Streamed {
     /// Parses a record; `None` if it is too short.
     #[must_use]
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
-        let half = |at: usize| Some(u64::from_ne_bytes(bytes.get(at..at + 8)?.try_into().ok()?));
-        let number = |at: usize| Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
         Some(Self {
-            hi: half(0)?,
-            lo: half(8)?,
-            packets: number(16)?,
-            bytes: number(20)?,
-            one_in: number(24)?,
-            is_refused: number(28)?,
+            hi: word(bytes, 0)?,
+            lo: word(bytes, 8)?,
+            packets: half(bytes, 16)?,
+            bytes: half(bytes, 20)?,
+            one_in: half(bytes, 24)?,
+            is_refused: half(bytes, 28)?,
         })
     }
 

@@ -149,8 +149,8 @@ impl Running {
             self.follow();
             for limit in &mut self.limits {
                 // Of each: the limits before it may have taken a while.
-                for turn in limit.tick(self.began.elapsed().as_secs_f64()) {
-                    self.events.push(turn.event(&limit.name));
+                for change in limit.tick(self.began.elapsed().as_secs_f64()) {
+                    self.events.push(change.event(&limit.name));
                 }
             }
             *self.shared.known() = Known {
@@ -229,8 +229,8 @@ impl Running {
         let now = self.began.elapsed().as_secs_f64();
         for mut limit in limits {
             limit.release();
-            if let Some(turn) = limit.end(now) {
-                self.events.push(turn.event(&limit.name));
+            if let Some(change) = limit.end(now) {
+                self.events.push(change.event(&limit.name));
             }
         }
     }

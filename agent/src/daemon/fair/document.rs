@@ -5,9 +5,9 @@ use config::policy::Limit;
 use fair::signals::{Kind, Signals, Watched};
 use fair::{Failure, State};
 
+use super::changes::word_of_cause;
 use super::limited::Limited;
 use super::settings::LimitSettings;
-use super::turns::word_of_cause;
 
 /// The most sockets of a limit in documents.
 const MOST_SIGNALS: usize = 64;

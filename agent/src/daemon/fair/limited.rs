@@ -6,8 +6,8 @@ use datapath::{FairCounts, FairHandle, FairLevel};
 use fair::signals::{Scale, Signals};
 use fair::{Law, Reading, Samples, State, Unit, period};
 
+use super::changes::{Change, Changes};
 use super::settings::LimitSettings;
-use super::turns::{Turn, Turns};
 
 /// Sampled packets a second from an onset on.
 const SAMPLES: f64 = 4000.0;
@@ -36,7 +36,7 @@ pub(super) struct Limited {
     /// The last counts, and the time of the last reading; `None` after a change of the policy.
     counts: Option<FairCounts>,
     read_at: f64,
-    turns: Turns,
+    changes: Changes,
     // For documents.
     pub offered: f64,
     pub passed: f64,
@@ -73,7 +73,7 @@ impl Limited {
             length: FIRST_LENGTH,
             counts: None,
             read_at: now,
-            turns: Turns::default(),
+            changes: Changes::default(),
             offered: 0.0,
             passed: 0.0,
             sources: 0,
@@ -95,17 +95,17 @@ impl Limited {
 
     /// The same limit after other settings, of which an overload may last.
     pub(super) fn after(mut self, before: Self) -> Self {
-        self.turns = before.turns;
+        self.changes = before.changes;
         self
     }
 
     /// The end of an overload that lasts, since the limit is no longer in effect.
-    pub(super) fn end(&mut self, now: f64) -> Option<Turn> {
-        self.turns.end(now)
+    pub(super) fn end(&mut self, now: f64) -> Option<Change> {
+        self.changes.end(now)
     }
 
     /// Reads and writes if it is time. Returns what has changed.
-    pub(super) fn tick(&mut self, now: f64) -> Vec<Turn> {
+    pub(super) fn tick(&mut self, now: f64) -> Vec<Change> {
         let elapsed = now - self.read_at;
         // The counters are exact: reading them is the cheapest part.
         let counts = self.handle.counts();
@@ -157,7 +157,7 @@ impl Limited {
         self.adjust_sample(passed + refused, elapsed);
         self.remember(now);
         let watched = self.signals.as_ref().map_or(&[][..], Signals::watched);
-        self.turns.after(now, &self.law.report(), watched)
+        self.changes.after(now, &self.law.report(), watched)
     }
 
     /// Writes the level, which is in effect for two seconds.
@@ -229,6 +229,6 @@ impl Limited {
 
     /// Onsets so far.
     pub(super) const fn onsets(&self) -> u64 {
-        self.turns.onsets()
+        self.changes.onsets()
     }
 }

@@ -14,7 +14,7 @@ const AT_MOST_EVERY: f64 = 60.0;
 
 /// A change that is reported.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Turn {
+pub(super) struct Change {
     pub kind: EventKind,
     pub count: u64,
     pub reason: String,
@@ -23,7 +23,7 @@ pub(super) struct Turn {
 
 /// The last reports.
 #[derive(Debug, Default)]
-pub(super) struct Turns {
+pub(super) struct Changes {
     /// The time of the onset.
     since: Option<f64>,
     onsets: u64,
@@ -32,15 +32,15 @@ pub(super) struct Turns {
     unserved: BTreeMap<(u16, bool), f64>,
 }
 
-impl Turns {
+impl Changes {
     pub(super) const fn onsets(&self) -> u64 {
         self.onsets
     }
 
     /// The end of an overload, if one lasts.
-    pub(super) fn end(&mut self, now: f64) -> Option<Turn> {
+    pub(super) fn end(&mut self, now: f64) -> Option<Change> {
         let seconds = (now - self.since.take()?).round() as u64;
-        Some(Turn {
+        Some(Change {
             kind: EventKind::OverloadEnded,
             count: seconds,
             reason: format!("after {}", human::time(Duration::from_secs(seconds))),
@@ -49,9 +49,9 @@ impl Turns {
     }
 
     /// The changes by a tick.
-    pub(super) fn after(&mut self, now: f64, report: &Report, watched: &[Watched]) -> Vec<Turn> {
-        let mut turns = Vec::new();
-        let turn = |kind, count, reason| Turn {
+    pub(super) fn after(&mut self, now: f64, report: &Report, watched: &[Watched]) -> Vec<Change> {
+        let mut changes = Vec::new();
+        let change = |kind, count, reason| Change {
             kind,
             count,
             reason,
@@ -70,9 +70,9 @@ impl Turns {
                 let reason = format!(
                     "{cause}; servers serve {capacity}/s, and each source may send {text}/s"
                 );
-                turns.push(turn(EventKind::Overload, rate, reason));
+                changes.push(change(EventKind::Overload, rate, reason));
             }
-            (Some(_), None) if report.state == State::Off => turns.extend(self.end(now)),
+            (Some(_), None) if report.state == State::Off => changes.extend(self.end(now)),
             _ => {}
         }
         let is_new = report.failure.is_some_and(|failure| {
@@ -83,7 +83,7 @@ impl Turns {
         });
         if let Some(failure) = report.failure.filter(|_| is_new) {
             self.failed = Some((failure, now));
-            turns.push(turn(EventKind::FairReleased, 1, why(failure).to_owned()));
+            changes.push(change(EventKind::FairReleased, 1, why(failure).to_owned()));
         }
         self.has_failed = report.failure.is_some();
         for Watched { socket, .. } in watched.iter().filter(|watched| !watched.is_served) {
@@ -103,16 +103,16 @@ impl Turns {
                     format!("{waiting} bytes wait on UDP port {port}, and none are read")
                 }
             };
-            turns.push(Turn {
+            changes.push(Change {
                 port: Some(port),
-                ..turn(
+                ..change(
                     EventKind::Unserved,
                     socket.waiting.into(),
                     format!("{what}: its queue is ignored"),
                 )
             });
         }
-        turns
+        changes
     }
 }
 
@@ -139,7 +139,7 @@ pub(super) const fn why(failure: Failure) -> &'static str {
     }
 }
 
-impl Turn {
+impl Change {
     /// Logs it, and returns its event.
     pub(super) fn event(self, limit: &str) -> Event {
         let Self {
@@ -193,10 +193,10 @@ mod tests {
 
     #[test]
     fn a_failure_is_reported_once_a_minute() {
-        let mut turns = Turns::default();
+        let mut changes = Changes::default();
         let mut reported = |now, failure| {
-            let found = turns.after(now, &report(State::Off, failure), &[]);
-            found.iter().map(|turn| turn.kind).collect::<Vec<_>>()
+            let found = changes.after(now, &report(State::Off, failure), &[]);
+            found.iter().map(|change| change.kind).collect::<Vec<_>>()
         };
         assert_eq!(
             reported(0.0, Some(Failure::Stalled)),
@@ -219,7 +219,7 @@ mod tests {
 
     #[test]
     fn an_overload_ends_once() {
-        let mut turns = Turns::default();
+        let mut changes = Changes::default();
         let level = |rate| {
             let settings = fair::Settings {
                 unit: fair::Unit::Packets,
@@ -260,18 +260,26 @@ mod tests {
             ..report(State::Limiting, None)
         };
         assert!(limiting.level.is_some());
-        let kinds = |found: Vec<Turn>| found.into_iter().map(|turn| turn.kind).collect::<Vec<_>>();
+        let kinds = |found: Vec<Change>| {
+            found
+                .into_iter()
+                .map(|change| change.kind)
+                .collect::<Vec<_>>()
+        };
         assert_eq!(
-            kinds(turns.after(1.0, &limiting, &[])),
+            kinds(changes.after(1.0, &limiting, &[])),
             [EventKind::Overload]
         );
         assert_eq!(
-            turns.end(4.0).map(|turn| (turn.kind, turn.count)),
+            changes.end(4.0).map(|change| (change.kind, change.count)),
             Some((EventKind::OverloadEnded, 3))
         );
-        assert_eq!(turns.end(5.0), None);
-        assert_eq!(kinds(turns.after(6.0, &report(State::Off, None), &[])), []);
-        assert_eq!(turns.onsets(), 1);
+        assert_eq!(changes.end(5.0), None);
+        assert_eq!(
+            kinds(changes.after(6.0, &report(State::Off, None), &[])),
+            []
+        );
+        assert_eq!(changes.onsets(), 1);
     }
 
     #[test]
@@ -287,8 +295,12 @@ mod tests {
             },
             is_served: false,
         }];
-        let mut turns = Turns::default();
-        let mut reported = |now| turns.after(now, &report(State::Off, None), &watched).len();
+        let mut changes = Changes::default();
+        let mut reported = |now| {
+            changes
+                .after(now, &report(State::Off, None), &watched)
+                .len()
+        };
         assert_eq!((reported(0.0), reported(50.0), reported(100.0)), (1, 0, 0));
         assert_eq!(reported(200.0), 1);
     }

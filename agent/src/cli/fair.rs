@@ -1,4 +1,4 @@
-//! Fair limits in text: `agent status` and `agent show`.
+//! Fair limits in text: `weir status` and `weir show`.
 
 use api::fair::{FairStatus, cause};
 use api::source::{SourceLimit, with_sources};
@@ -9,23 +9,17 @@ use super::table::number;
 pub(super) fn line(fair: &FairStatus) -> String {
     let name = &fair.limit;
     let rate = |rate: f64| number(rate.round() as u64);
-    let without_effect = match fair.failure.as_deref() {
-        Some(FairStatus::OBSERVE_MODE) => Some("fair limits are off in mode \"observe\""),
-        Some(FairStatus::NO_MAPS) => Some("its maps in the kernel cannot be opened"),
-        Some(FairStatus::ENDED) => Some("the agent's thread of fair limits has ended"),
-        Some(FairStatus::LATE) => Some("the agent's thread of fair limits has not run for 2 s"),
-        Some(FairStatus::STARTING) => Some("its policy is new"),
-        _ => None,
-    };
-    if let Some(why) = without_effect {
-        return format!("fair limit {name}: not in effect: {why}");
+    let reason = fair.reason();
+    if let Some(reason) = reason.filter(|_| !fair.is_in_effect()) {
+        return format!("fair limit {name}: not in effect: {reason}");
     }
-    let failure = fair.failure.as_deref().map(|failure| match failure {
-        "unreadable" => "; released: its signals cannot be read",
-        "stalled" => "; released: servers serve nothing",
-        _ => "; released for 30 s: its level has no effect",
+    let failure = reason.map_or_else(String::new, |reason| {
+        let time = match fair.failure.as_deref() {
+            Some(FairStatus::UNREADABLE | FairStatus::STALLED) => "",
+            _ => " for 30 s",
+        };
+        format!("; released{time}: {reason}")
     });
-    let failure = failure.unwrap_or_default();
     let Some(level) = fair.level else {
         let offered = rate(fair.offered);
         return format!(
@@ -74,10 +68,18 @@ mod tests {
             })
         };
         assert_eq!(line(None), "fair limit web (off): 1,234/s, none refused");
-        assert_eq!(
-            line(Some("stalled")),
-            "fair limit web (off): 1,234/s, none refused; released: servers serve nothing"
-        );
+        for (failure, text) in [
+            (FairStatus::STALLED, "released: servers serve nothing"),
+            (
+                FairStatus::WITHOUT_EFFECT,
+                "released for 30 s: its level has no effect",
+            ),
+        ] {
+            assert_eq!(
+                line(Some(failure)),
+                format!("fair limit web (off): 1,234/s, none refused; {text}")
+            );
+        }
         for failure in FairStatus::NOT_IN_EFFECT {
             let line = line(Some(failure));
             assert!(

@@ -53,6 +53,12 @@ impl FairStatus {
     pub const LATE: &str = "late";
     /// The policy is new: the limit is in effect within a second.
     pub const STARTING: &str = "starting";
+    /// Released: its signals cannot be read.
+    pub const UNREADABLE: &str = "unreadable";
+    /// Released: servers have served nothing for 1 s while units wait.
+    pub const STALLED: &str = "stalled";
+    /// Released for 30 s: its level has no effect on the overload.
+    pub const WITHOUT_EFFECT: &str = "without-effect";
     /// The failures of limits that are not in effect, whose numbers are 0.
     pub const NOT_IN_EFFECT: [&str; 5] = [
         Self::OBSERVE_MODE,
@@ -67,6 +73,21 @@ impl FairStatus {
     pub fn is_in_effect(&self) -> bool {
         let failure = self.failure.as_deref();
         failure.is_none_or(|failure| !Self::NOT_IN_EFFECT.contains(&failure))
+    }
+
+    /// The reason why it refuses nothing, in words, by [`FairStatus::failure`].
+    #[must_use]
+    pub fn reason(&self) -> Option<&'static str> {
+        Some(match self.failure.as_deref()? {
+            Self::OBSERVE_MODE => "fair limits are off in mode \"observe\"",
+            Self::NO_MAPS => "its maps in the kernel cannot be opened",
+            Self::ENDED => "the agent's thread of fair limits has ended",
+            Self::LATE => "the agent's thread of fair limits has not run for 2 s",
+            Self::STARTING => "its policy is new",
+            Self::UNREADABLE => "its signals cannot be read",
+            Self::STALLED => "servers serve nothing",
+            _ => "its level has no effect",
+        })
     }
 }
 

@@ -84,9 +84,9 @@ fn closed(named: &[u16], watched: &[Watched]) -> Vec<u16> {
 
 const fn word(failure: Failure) -> &'static str {
     match failure {
-        Failure::Unreadable => "unreadable",
-        Failure::Stalled => "stalled",
-        Failure::WithoutEffect => "without-effect",
+        Failure::Unreadable => FairStatus::UNREADABLE,
+        Failure::Stalled => FairStatus::STALLED,
+        Failure::WithoutEffect => FairStatus::WITHOUT_EFFECT,
     }
 }
 

@@ -129,7 +129,7 @@ fn notes(status: &FairStatus, unit: &str) -> Vec<Note> {
 /// The note on a limit that refuses nothing because something fails.
 fn note_of_failure(status: &FairStatus) -> Option<Note> {
     let (why, fix) = match status.failure.as_deref()? {
-        "unreadable" => (
+        FairStatus::UNREADABLE => (
             "sockets cannot be read by sock_diag, or are too many",
             "use a kernel with CONFIG_INET_DIAG and CONFIG_INET_UDP_DIAG (modprobe tcp_diag udp_diag), and name up to four ports".to_owned(),
         ),
@@ -137,28 +137,26 @@ fn note_of_failure(status: &FairStatus) -> Option<Note> {
             // A trial of the config. Nor is at_most in effect.
             return Some(Note::new(
                 format!(
-                    "limit {:?} refuses nothing: fair limits are off in mode \"observe\"",
-                    status.limit
+                    "limit {:?} refuses nothing: {}",
+                    status.limit,
+                    status.reason()?
                 ),
                 format!("set [agent] mode = \"enforce\"; then {PROGRAM} reload"),
             ));
         }
         FairStatus::NO_MAPS => (
-            "its maps in the kernel cannot be opened",
+            status.reason()?,
             "read the agent's log for the error, and restart the agent".to_owned(),
         ),
-        FairStatus::ENDED => (
-            "the agent's thread of fair limits has ended",
-            "restart the agent".to_owned(),
-        ),
+        FairStatus::ENDED => (status.reason()?, "restart the agent".to_owned()),
         FairStatus::LATE => (
-            "the agent's thread of fair limits has not run for 2 s",
+            status.reason()?,
             "give the agent CPU time (CPUWeight of its unit), and restart it if that does not help"
                 .to_owned(),
         ),
         FairStatus::STARTING => {
             return Some(Note::new(
-                format!("limit {:?} refuses nothing yet: its policy is new", status.limit),
+                format!("limit {:?} refuses nothing yet: {}", status.limit, status.reason()?),
                 format!("{PROGRAM} status shows it within a second"),
             ));
         }

@@ -10,7 +10,7 @@ use crate::limiter::{
 };
 use crate::time::{HORIZON, Ticks, is_alive};
 
-/// How long a level refuses packets after the agent's last write, in nanoseconds. After that, packets pass as if it were off.
+/// Nanoseconds after the agent's last write for which a level refuses packets. Then they pass as if it were off.
 pub const LIFE_NANOSECONDS: u64 = 2_000_000_000;
 
 /// The fraction bits of the emission interval of levels in bytes.

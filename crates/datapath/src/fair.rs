@@ -32,7 +32,7 @@ pub struct FairLimit {
     pub unit: Unit,
 }
 
-/// What a fair limit has counted under its policy, in units.
+/// The counts of a fair limit under its policy, in units.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FairCounts {
     /// Passed by all rules.
@@ -302,7 +302,7 @@ mod tests {
         assert_eq!(bucket.charge(3_000), bucket.tolerance());
         // No level is without a burst.
         assert_eq!(level(1e6, 0.0, 12), level(1e6, 1.0, 12));
-        // What no word holds is the slowest level, and never one that refuses nothing.
+        // A rate that no word holds is the slowest level, and never one that refuses nothing.
         for rate in [0.0, -1.0, f64::NAN, 1e-9] {
             assert_eq!(
                 level(rate, 5.0, 0),

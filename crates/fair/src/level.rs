@@ -1,8 +1,8 @@
-//! What a fair limit allows.
+//! The level of a fair limit.
 
 use crate::parameters::{BURST, GATHERED, LEAST_AT_ALL, LEAST_BURST, Unit};
 
-/// What a fair limit allows, in units a second.
+/// The rates that a fair limit allows, in units a second.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Level {
     /// The rate of a source of weight 1.

@@ -35,7 +35,7 @@ pub(crate) const LONG_WAIT: f64 = 0.1;
 pub(crate) const LONG_WAIT_TARGETS: f64 = 2.5;
 /// Fewer waiting units than these are noise.
 pub(crate) const FEWEST_WAITING: f64 = 5.0;
-/// What passes reaches queues if more than this share of it has, over so many seconds.
+/// All passed units reach queues if more than this share of them has, over so many seconds.
 pub(crate) const FEW_ARRIVE: f64 = 0.9;
 pub(crate) const ARRIVALS_WINDOW: f64 = 0.5;
 /// Connections of a tick from which the tick alone shows how many units one is; otherwise, over so many seconds.
@@ -54,7 +54,7 @@ pub(crate) const TARGET_OF_BUFFER: f64 = 0.3;
 /// The share of the target above which the server is never idle.
 pub(crate) const BUSY: f64 = 0.4;
 
-/// What was served before an onset, as a mean over so many seconds, is a lower bound of the capacity for so many.
+/// The goodput before an onset, as a mean over so many seconds, is a lower bound of the capacity for so many.
 pub(crate) const USUAL_WINDOW: f64 = 1.0;
 pub(crate) const USUAL_HOLDS: f64 = 0.5;
 /// Units that reach no queue are a part of it, since samples have them, too; up to so many times the goodput.
@@ -68,9 +68,9 @@ pub(crate) const NEAR_ROOM: f64 = 0.75;
 
 /// Seconds in which the queue is drained to its target: the pole of the outer loop.
 pub(crate) const DRAIN: f64 = 0.6;
-/// What is kept free of the capacity.
+/// The share of the capacity that is kept free.
 pub(crate) const SPARE: f64 = 0.02;
-/// How far the room may be from the capacity.
+/// The bounds of the distance of the room from the capacity.
 pub(crate) const LEAST_PULL: f64 = -0.9;
 pub(crate) const MOST_PULL: f64 = 0.25;
 /// The part of the loss, and the most loss, that makes the room smaller.
@@ -155,7 +155,7 @@ pub(crate) const PAUSE: f64 = 30.0;
 pub(crate) const NO_GOODPUT: f64 = 0.01;
 pub(crate) const NO_PART: f64 = 0.05;
 
-/// What a limit counts.
+/// The unit that a limit counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
     Packets,
@@ -184,7 +184,7 @@ impl Unit {
     }
 }
 
-/// What a limit is given.
+/// The settings of a limit.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Settings {
     pub unit: Unit,

@@ -1,4 +1,4 @@
-//! What the law gets at each tick.
+//! The input of the law at each tick.
 
 /// A reading of the counters and signals of one fair limit.
 #[derive(Clone, Copy, Debug)]
@@ -11,24 +11,24 @@ pub struct Reading<'a> {
     pub passed: f64,
     /// Units that the limit refused since the reading before.
     pub refused: f64,
-    /// What the servers behind the limit have queued. None: it could not be read.
+    /// The queues of the servers behind the limit. None: they could not be read.
     pub queue: Option<Queue>,
     /// The sampled sources.
     pub sources: &'a [Source],
 }
 
-/// What the sockets behind a limit have queued and dropped, in units of the limit.
+/// Queues and drops of the sockets behind a limit, in units of the limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Queue {
-    /// What waits now.
+    /// Units that wait now.
     pub waiting: f64,
-    /// How much more that is than at the reading before, of sockets that were served at both.
+    /// Their growth since the reading before, of sockets that were served at both.
     pub growth: f64,
-    /// What was dropped since the reading before.
+    /// Units that were dropped since the reading before.
     pub dropped: f64,
-    /// What the buffers of UDP sockets have room for. None while connections wait, too: they have more room than time.
+    /// The room in the buffers of UDP sockets. None while connections wait, too: they have more room than time.
     pub buffer: Option<f64>,
-    /// What programs of the network namespace took from queues since the last reading that had it: at least what was taken
+    /// Units that programs of the network namespace took from queues since the last reading that had it: at least those taken
     /// from these. None: it was not read.
     pub taken: Option<f64>,
     /// Connections that wait, in a limit on packets or bytes: only what passes shows how many units they are.

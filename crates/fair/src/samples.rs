@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crate::parameters::TICK;
 use crate::reading::Source;
 
-/// What the window of two seconds, and the count of recent samples, keep in a tick.
+/// The shares that the window of two seconds, and the count of recent samples, keep in a tick.
 const WINDOW_KEEPS: f64 = 0.95;
 const RECENT_KEEPS: f64 = 0.9;
 /// Ticks after which a source without samples is forgotten: less than a hundredth of it is left in the window.

@@ -1,4 +1,4 @@
-//! What of the passed units reached the queues of servers. Others say nothing of an overload: packets to closed ports, with
+//! The passed units that reached queues of servers. Others say nothing of an overload: packets to closed ports, with
 //! invalid checksums, or of handshakes that never end. An attacker could hide one behind them.
 
 use crate::parameters::{
@@ -10,7 +10,7 @@ use crate::reading::{Connections, Queue, Reading};
 /// Queues in units of the limit, and what reached them.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Flow {
-    /// What passed, without what reached no queue.
+    /// Units that passed, without those that reached no queue.
     pub passed: f64,
     pub waiting: f64,
     pub growth: f64,
@@ -132,7 +132,7 @@ struct Counts {
 }
 
 impl Flow {
-    /// What servers served.
+    /// Units that servers served.
     pub fn served(&self, granule: f64) -> f64 {
         let growth = self.growth.max(0.0);
         let rest = self.passed - self.dropped - self.growth;

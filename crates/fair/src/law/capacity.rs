@@ -1,4 +1,4 @@
-//! What the servers behind a limit can serve. While they are never idle, their goodput is their capacity.
+//! The capacity of the servers behind a limit. While they are never idle, it is their goodput.
 
 use super::tick::Tick;
 use crate::parameters::{
@@ -11,14 +11,14 @@ use crate::parameters::{
 pub struct Capacity {
     /// In units a second. 0: not measured yet.
     pub value: f64,
-    /// What busy servers served.
+    /// The goodput of busy servers.
     measured: f64,
-    /// What they served before the onset, and until when it is no less.
+    /// Their goodput before the onset, and the time until which the capacity is no less.
     usual: f64,
     usual_until: f64,
     /// The largest one.
     pub largest: f64,
-    /// What may pass: the capacity, corrected by the queue and losses. And that of the tick before.
+    /// The rate that may pass: the capacity, corrected by the queue and losses. And that of the tick before.
     pub room: f64,
     pub room_before: f64,
     /// The value when servers were busy last.

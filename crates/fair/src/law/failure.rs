@@ -14,7 +14,7 @@ pub enum Failure {
     WithoutEffect,
 }
 
-/// How long each of them has lasted.
+/// The seconds that each of them has lasted.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Watch {
     failure: Option<Failure>,

@@ -16,7 +16,7 @@ use crate::water::water_level;
 /// Seconds after the onset in which samples since the onset count, instead of those of a window.
 const SINCE_ONSET: f64 = 2.0;
 
-/// What is limited beside sources.
+/// The levels in effect: of sources alone, of networks too, or of all traffic too.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Tier {
     #[default]
@@ -64,7 +64,7 @@ impl Rates<'_> {
         )
     }
 
-    /// What sources with too few samples for a rate of their own send.
+    /// The rate of all sources with too few samples for a rate of their own.
     fn strangers(&self) -> f64 {
         let few = self
             .each()
@@ -80,7 +80,7 @@ impl Rates<'_> {
         paying.map(|(_, source)| source.weight).sum()
     }
 
-    /// What each network may send while its sources have this level.
+    /// The rate that each network may have while its sources have this level.
     fn networks(&self, level: f64) -> Vec<f64> {
         let mut networks = BTreeMap::new();
         for (rate, source) in self.each() {

@@ -24,7 +24,7 @@ use failure::Watch;
 use fill::Fill;
 use tick::Tick;
 
-/// What a fair limit does.
+/// The state of a fair limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
     /// Nothing is refused.
@@ -39,7 +39,7 @@ pub enum State {
     Releasing,
 }
 
-/// What keeps the level down.
+/// The cause that keeps the level down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
     /// Servers drop units.
@@ -59,9 +59,9 @@ pub struct Report {
     pub level: Option<Level>,
     pub cause: Option<Cause>,
     pub failure: Option<Failure>,
-    /// What the server served in the last tick, in units a second.
+    /// Units that the server served in the last tick, a second.
     pub goodput: f64,
-    /// What it can serve, in units a second. None until an overload showed it.
+    /// Units that it can serve a second. None until an overload showed it.
     pub capacity: Option<f64>,
     /// Seconds that a unit waits, and to which that is regulated.
     pub wait: f64,
@@ -107,7 +107,7 @@ pub struct Law {
     fill: Fill,
     watch: Watch,
     effect: Effect,
-    /// What passed, and was refused, in how many seconds since the last reading that had a queue: its drops and growth are
+    /// Passed and refused units, and the seconds, since the last reading that had a queue: its drops and growth are
     /// since then.
     missed: Missed,
     last: Tick,

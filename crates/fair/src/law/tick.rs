@@ -17,7 +17,7 @@ pub struct Tick {
     pub drops: f64,
     /// The share of passed units that servers dropped.
     pub loss: f64,
-    /// What servers served: at least one unit a second, so that it divides.
+    /// Units that servers served: at least one a second, so that it divides.
     pub goodput: f64,
     /// The same for a pause of the server, in connections if these alone arrive; and the units of one.
     pub usual: f64,

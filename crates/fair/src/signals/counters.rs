@@ -34,7 +34,7 @@ fn file(name: &str) -> Option<String> {
     fs::read_to_string(format!("/proc/thread-self/net/{name}")).ok()
 }
 
-/// What a kind of queue had no room for. `None`: it cannot be read.
+/// Units for which a kind of queue had no room. `None`: they cannot be read.
 pub(super) fn overflows(kind: Kind, files: &mut Files) -> Option<u64> {
     match kind {
         Kind::Listener => in_table(files.netstat()?, "TcpExt:", &["ListenOverflows"]),

@@ -9,7 +9,7 @@ use rustix::time::{ClockId, clock_gettime};
 /// Bounds of the dumps of a reading.
 const MOST_SOCKETS: usize = 10_000;
 const LONGEST: Duration = Duration::from_millis(20);
-/// How much longer than it took there is none after a reading: they take up to 5 % of a processor.
+/// The pause after a reading, in times its length: readings take up to 5 % of a processor.
 const REST: f64 = 20.0;
 /// Sockets after which the time is read.
 const BETWEEN: usize = 64;
@@ -26,7 +26,7 @@ pub(super) struct Dumps {
     pub is_cut: bool,
 }
 
-/// What is left of the bounds of a reading.
+/// The rest of the bounds of a reading.
 #[derive(Debug)]
 pub(super) struct Left {
     sockets: usize,

@@ -15,7 +15,7 @@ const PATIENCE_UNKNOWN: f64 = 3.0;
 /// Seconds without a sign after which connections are compared.
 const LOOK: f64 = 0.4;
 
-/// What is known of one queue.
+/// One queue, and its last sign of service.
 #[derive(Debug)]
 pub(super) struct Guard {
     kind: Kind,
@@ -26,7 +26,7 @@ pub(super) struct Guard {
     is_unknown: bool,
 }
 
-/// What has happened to the connections of a listener.
+/// Signs of service on the connections of a listener.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Signs {
     /// Since when. `None`: it is not known.

@@ -14,7 +14,7 @@ const BETWEEN: f64 = 0.4;
 /// Bounds of all looks of a reading.
 const MOST_CONNECTIONS: usize = 10_000;
 const LONGEST: Duration = Duration::from_millis(20);
-/// How much longer than it took there is none after a look: they take up to 5 % of the time.
+/// The pause after a look, in times its length: looks take up to 5 % of the time.
 const REST: f64 = 20.0;
 /// Seconds after which a look says nothing of the present.
 const STALE: f64 = 3.0;
@@ -45,7 +45,7 @@ struct Seen {
     queued: Vec<u64>,
 }
 
-/// What a look at a port has found.
+/// The findings of a look at a port.
 #[derive(Debug)]
 pub(super) struct Findings {
     /// The time of the look before. `None`: there was none, or it is too old.
@@ -54,7 +54,7 @@ pub(super) struct Findings {
     pub changes: Vec<(Local, Change)>,
 }
 
-/// What has happened since the look before to connections with one local end.
+/// Changes since the look before of connections with one local end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Change {
     /// A program accepted some.

@@ -1,4 +1,4 @@
-//! What the sockets on a limit's ports have queued and dropped, read by `sock_diag`: accept queues and drops of listeners,
+//! Queues and drops of the sockets on a limit's ports, read by `sock_diag`: accept queues and drops of listeners,
 //! queues, buffers and drops of UDP sockets. Two dumps take 31 to 50 µs.
 //!
 //! Only sockets of the agent's network namespace can be read.
@@ -39,7 +39,7 @@ use taken::{Due, Taken};
 /// much faster, with a margin of 6.
 pub const DATAGRAM: f64 = 832.0;
 
-/// What a limit counts, and what is known of its packets.
+/// The unit of a limit, and the known properties of its packets.
 #[derive(Clone, Copy, Debug)]
 pub struct Scale {
     pub unit: Unit,
@@ -84,7 +84,7 @@ struct Known {
     drops: u32,
     /// Drops since the reading before, after its queue was long.
     dropped: f64,
-    /// What waited at the reading before, if it was served then.
+    /// The queue at the reading before, if it was served then.
     waited: Option<u32>,
     long: LongQueue,
     guard: Guard,
@@ -112,7 +112,7 @@ impl Signals {
         })
     }
 
-    /// What waits at `now`, in seconds, and what was dropped since the last call.
+    /// The queue at `now`, in seconds, and its drops since the last call.
     ///
     /// # Errors
     ///
@@ -190,7 +190,7 @@ impl Signals {
         }
     }
 
-    /// What waits at the sockets that are served, and what their full queues dropped.
+    /// The queues of the sockets that are served, and the drops of full ones.
     fn sum(&mut self, now: f64, scale: Scale) -> Queue {
         let mut files = Files::default();
         let mut parts = Vec::new();

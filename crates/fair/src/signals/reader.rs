@@ -26,7 +26,7 @@ const FEW_PORTS: usize = 4;
 /// The longest that the kernel may take for a part of a reply.
 const PATIENCE: Duration = Duration::from_millis(200);
 
-/// What a socket takes.
+/// The kind of a socket: it takes connections or datagrams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Listener,
@@ -34,7 +34,7 @@ pub enum Kind {
     Datagrams,
 }
 
-/// What waits at a socket.
+/// A socket and its queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Socket {
     /// The kernel's number of it, which no other socket gets.
@@ -54,7 +54,7 @@ pub struct Socket {
 pub(super) struct Found {
     pub socket: Socket,
     pub local: Local,
-    /// Who opened it.
+    /// The user who opened it.
     pub user: u32,
 }
 
@@ -82,7 +82,7 @@ pub(super) struct Bound {
     pub until: Instant,
 }
 
-/// What is dumped.
+/// The sockets of a dump.
 struct Wanted {
     protocol: u8,
     states: StateFlags,

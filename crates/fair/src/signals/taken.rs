@@ -1,4 +1,4 @@
-//! What programs of the network namespace took from queues: an upper bound of what they took from those of a limit.
+//! Units that programs of the network namespace took from queues: an upper bound of those from queues of a limit.
 //! Units that reach no queue do not raise it, but packets that the kernel merges do, of TCP as well.
 //!
 //! For UDP these are datagrams that programs read (`InDatagrams`), for listeners connections that entered a queue
@@ -47,7 +47,7 @@ impl Due {
 pub(super) struct Taken {
     kind: Kind,
     last: Option<u64>,
-    /// How much longer queues became since it was read: a connection is counted when it enters one.
+    /// The growth of queues since it was read: a connection is counted when it enters one.
     growth: f64,
 }
 

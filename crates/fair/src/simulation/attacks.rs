@@ -1,4 +1,4 @@
-//! What attackers try, and what is left to them: rows of docs/explanation/fair-limits.md. Those about queues that nobody
+//! Attacks, and their success: rows of docs/explanation/fair-limits.md. Those about queues that nobody
 //! serves, and about connections, are in `signals::guard` and `signals::tests`; costly requests in `overloads`.
 
 use super::scenarios::{START, beside_polite, heavy, made_up, pulses};

@@ -1,4 +1,4 @@
-//! What became of a run.
+//! The evaluation of a run.
 
 use super::sources::STEP;
 use super::world::{Log, Scenario};

@@ -89,7 +89,7 @@ fn many_equal_sources_have_equal_shares() {
 
 #[test]
 fn sources_that_back_off_or_retry_have_equal_shares() {
-    // What retries add keeps the backlog from draining until eight seconds: the level is steady from then on.
+    // Retries keep the backlog from draining until eight seconds: the level is steady from then on.
     for (name, server, number, kind, end) in [
         (
             "udp: 200 that back off",
@@ -141,7 +141,7 @@ fn costly_requests_leave_no_limit_behind() {
             "polite",
         );
         ends(&figures);
-        // What is left to an attacker.
+        // The attack keeps this much of its effect.
         assert!((15.0..95.0).contains(&figures.polite), "{figures:?}");
     }
 }

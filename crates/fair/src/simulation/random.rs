@@ -52,7 +52,7 @@ impl Random {
         count
     }
 
-    /// How many of `units` are sampled at this chance.
+    /// The number of `units` that are sampled at this chance.
     pub fn sampled(&mut self, units: f64, chance: f64) -> u32 {
         if chance >= 1.0 {
             return units as u32;

@@ -1,4 +1,4 @@
-//! What happens to the hosts of the tests.
+//! The scenarios of the tests.
 
 use super::sources::{Block, Kind};
 use super::world::{Scenario, Server};

@@ -20,13 +20,13 @@ pub struct Block {
     pub shape: fn(f64) -> f64,
     /// The network of a source, by its number within the block. None: one of its own.
     pub network: Option<fn(usize) -> usize>,
-    /// What a unit costs the server.
+    /// The cost of a unit for the server.
     pub cost: f64,
-    /// How the units reach the server.
+    /// The way of the units to the server.
     pub way: Way,
 }
 
-/// What counts a unit.
+/// The counters through which a unit goes.
 #[derive(Clone, Copy, PartialEq)]
 pub enum Way {
     /// The limit, and the queue.
@@ -127,7 +127,7 @@ impl Demand {
         networks
     }
 
-    /// What is sent in a step.
+    /// Units that are sent in a step.
     pub fn offer(&mut self, step: usize, random: &mut Random) -> Vec<Sent> {
         let now = step as f64 * STEP;
         let mut sent = Vec::new();
@@ -171,7 +171,7 @@ impl Demand {
         sent
     }
 
-    /// What sources do when units are refused or lost. `through`: units that passed, and those that were accepted.
+    /// Lets sources react to refused and lost units. `through`: units that passed, and those that were accepted.
     pub fn react(
         &mut self,
         step: usize,

@@ -40,7 +40,7 @@ impl Server {
     }
 }
 
-/// What happens on a host.
+/// The server of a host, and its traffic.
 #[derive(Clone)]
 pub struct Scenario {
     pub server: Server,
@@ -62,7 +62,7 @@ pub struct Scenario {
     pub overflows: f64,
     /// Connections to a backend for each of the limit, which another server takes.
     pub backends: f64,
-    /// What the kernel charges for a datagram, in what the signals take it for.
+    /// The memory that the kernel charges for a datagram, in times what the signals take it for.
     pub charge: f64,
     /// Datagrams that a program receives at once. The kernel counts them as one drop.
     pub merged: f64,
@@ -81,26 +81,26 @@ impl Scenario {
     }
 }
 
-/// What happened in a step, with columns by block.
+/// The figures of a step, with columns by block.
 pub struct Entry {
     pub offered: Vec<f64>,
     pub passed: Vec<f64>,
-    /// What was served within the patience.
+    /// Units that were served within the patience.
     pub good: Vec<f64>,
     pub served: f64,
-    /// What the server could have served.
+    /// Units that the server could have served.
     pub can: f64,
     /// Infinite: off.
     pub level: f64,
 }
 
-/// What happened in a run.
+/// The figures of a run.
 pub struct Log {
     pub entries: Vec<Entry>,
-    /// What each source had accepted, from a second after the onset to the end.
+    /// The accepted units of each source, from a second after the onset to the end.
     pub accepted: Vec<f64>,
     pub law: Law,
-    /// What the law reported after each tick, by time.
+    /// The reports of the law after each tick, by time.
     pub reports: Vec<(f64, crate::Report)>,
 }
 
@@ -160,7 +160,7 @@ struct Service {
 }
 
 impl Service {
-    /// What is served and could be, and the share of arriving units that the queue had room for.
+    /// Units that are served and could be, and the share of arriving units for which the queue had room.
     fn serve(
         &mut self,
         arriving: f64,

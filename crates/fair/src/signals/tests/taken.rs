@@ -1,4 +1,4 @@
-//! What the kernel counts as taken from queues, and what it does not. Each test has a network namespace of its own.
+//! Units that the kernel counts as taken from queues, and others. Each test has a network namespace of its own.
 
 use rustix::net::{ipproto, listen};
 
@@ -94,7 +94,7 @@ fn datagrams_are_taken_when_they_are_read() {
     });
 }
 
-/// What a program reads as one datagram are as many as the limit counts.
+/// Merged datagrams, which a program reads as one, are as many as the limit counts.
 #[test]
 fn datagrams_that_are_read_at_once_are_taken_one_by_one() {
     use nix::sys::socket::{setsockopt, sockopt};

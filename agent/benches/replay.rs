@@ -1,4 +1,4 @@
-//! How many packets a second `agent replay` evaluates on one core, from a file in the page cache, and where the time goes.
+//! How many packets a second `weir replay` evaluates on one core, from a file in the page cache, and where the time goes.
 //!
 //! `cargo bench -p agent --bench replay [-- PACKETS]`. Time is that of the CPU; each figure is the median of five rounds, and
 //! all take turns round by round.

@@ -1,4 +1,4 @@
-//! The cost of `agent top` with a million sources in the table:
+//! The cost of `weir top` with a million sources in the table:
 //! `cargo xtask build && sudo -E WEIR_EBPF_OBJECT=target/bpf/weir.o cargo bench -p agent --bench top`.
 //!
 //! The table is filled by the kernel's program itself, run on made-up packets (BPF_PROG_TEST_RUN); nothing is attached.
@@ -144,7 +144,7 @@ impl Drop for Pins {
     }
 }
 
-/// Everything that the agent does for one view of `agent top`, to the text that goes through the socket.
+/// Everything that the agent does for one view of `weir top`, to the text that goes through the socket.
 fn view(reader: &Reader<'_>, live: &mut Live, nth: usize) -> String {
     let sort = [
         Sort::ThrottledRate,

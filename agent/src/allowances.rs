@@ -1,4 +1,4 @@
-//! Exemptions and raised limits for a while (`agent allow`): their file in the state directory, and their effect on a config.
+//! Exemptions and raised limits for a while (`weir allow`): their file in the state directory, and their effect on a config.
 
 use std::fmt::Write as _;
 use std::time::{Duration, UNIX_EPOCH};

@@ -1,4 +1,4 @@
-//! Writes pcapng as `agent record --capture` does: the blocks, and the note about the sample that `agent replay` reads.
+//! Writes pcapng as `weir record --capture` does: the blocks, and the note about the sample that `weir replay` reads.
 //!
 //! <https://www.ietf.org/archive/id/draft-ietf-opsawg-pcapng-03.html>
 

@@ -1,4 +1,4 @@
-//! Refused requests of applications in `agent events` and `agent show`, and what followers of events select.
+//! Refused requests of applications in `weir events` and `weir show`, and what followers of events select.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};

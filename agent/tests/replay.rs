@@ -1,4 +1,4 @@
-//! `agent replay` as a user meets it: captures of known traffic, what is printed, and what is wrong. Needs no root.
+//! `weir replay` as a user meets it: captures of known traffic, what is printed, and what is wrong. Needs no root.
 
 use std::io::Write as _;
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! `agent suggest`: what is suggested for mixtures of polite traffic and attacks, and the command as a user meets it. Needs no
+//! `weir suggest`: what is suggested for mixtures of polite traffic and attacks, and the command as a user meets it. Needs no
 //! root.
 //!
 //! A mixture's packets are labelled. The config that is suggested for a capture is enforced, by the code of a replay, over the

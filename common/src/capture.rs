@@ -1,4 +1,4 @@
-//! Captured packets: `agent record --capture`.
+//! Captured packets: `weir record --capture`.
 //!
 //! The kernel programs send the first bytes of a packet to the agent after the verdict, with a [`Captured`] before them. A
 //! sample has all packets of one in several sources, so that each source's rates are those of its traffic.

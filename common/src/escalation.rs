@@ -9,7 +9,7 @@ use crate::rule::{Rule, Size, Subject};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Counts {
-    /// It does. `agent check` warns of limits on such packets.
+    /// It does. `weir check` warns of limits on such packets.
     Always = 0,
     /// It does not.
     Never = 1,

@@ -1,6 +1,6 @@
 //! The processing of a frame to its verdict: parse, classify, evaluate, count.
 //!
-//! The kernel programs and `agent replay` run it, each with its own [`Program`]: BPF maps or memory.
+//! The kernel programs and `weir replay` run it, each with its own [`Program`]: BPF maps or memory.
 
 use core::ffi::c_void;
 use core::mem::MaybeUninit;

@@ -1,4 +1,4 @@
-//! The counters of each source that the kernel programs keep for `agent record`.
+//! The counters of each source that the kernel programs keep for `weir record`.
 //!
 //! Packets are counted before their verdict, so that the limits in effect do not clip the rates. They are counted in parts
 //! of a second, each under a key of its own: the agent reads a part when it is over, and nothing depends on when it does.

@@ -1,4 +1,4 @@
-//! The sources of sampled packets: `agent top --by prefix`.
+//! The sources of sampled packets: `weir top --by prefix`.
 //!
 //! While somebody watches, the kernel programs send the source of a random sample of incoming packets to the agent, after
 //! the verdict. Packets are sampled, not sources: sources that are seen once are in the sample like all others.

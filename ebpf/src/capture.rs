@@ -1,4 +1,4 @@
-//! Sends packets to the agent for `agent record --capture`, after their verdict.
+//! Sends packets to the agent for `weir record --capture`, after their verdict.
 
 use aya_ebpf::bindings::{__sk_buff, xdp_md};
 use aya_ebpf::helpers::generated::bpf_ktime_get_ns;

@@ -1,4 +1,4 @@
-//! Counts the packets of sources for `agent record`, before their verdict.
+//! Counts the packets of sources for `weir record`, before their verdict.
 
 use aya_ebpf::bindings::{__sk_buff, BPF_NOEXIST, xdp_md};
 use aya_ebpf::helpers::generated::bpf_ktime_get_ns;

@@ -1,4 +1,4 @@
-//! Sends the sources of sampled packets to the agent for `agent top --by prefix`, after the verdict.
+//! Sends the sources of sampled packets to the agent for `weir top --by prefix`, after the verdict.
 
 use aya_ebpf::bindings::{__sk_buff, xdp_md};
 use aya_ebpf::helpers::generated::{bpf_get_prandom_u32, bpf_ktime_get_ns};

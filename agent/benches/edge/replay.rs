@@ -1,4 +1,4 @@
-//! How fast a capture is replayed: `agent replay` over a file in the page cache.
+//! How fast a capture is replayed: `weir replay` over a file in the page cache.
 
 use std::fs::File;
 use std::io::{BufWriter, Write as _};

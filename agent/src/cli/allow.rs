@@ -1,4 +1,4 @@
-//! `agent allow`, `agent disallow`.
+//! `weir allow`, `weir disallow`.
 
 use std::process::ExitCode;
 use std::time::Duration;

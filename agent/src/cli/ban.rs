@@ -1,4 +1,4 @@
-//! `agent ban`, `agent unban`, `agent bans`.
+//! `weir ban`, `weir unban`, `weir bans`.
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! `agent record --capture`: writes packets for `agent replay`.
+//! `weir record --capture`: writes packets for `weir replay`.
 //!
 //! The agent sends them, and this command writes the file: with its own rights, at any path, and as its own user.
 

@@ -1,4 +1,4 @@
-//! `agent check`: validates a config and prints what it would enforce.
+//! `weir check`: validates a config and prints what it would enforce.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -27,7 +27,7 @@ use crate::protect::{self, Detected, Protected};
 use crate::server::control::Client;
 use crate::stats::{LimitDefinition, Status};
 
-/// The document of `agent check --json`.
+/// The document of `weir check --json`.
 #[derive(Serialize)]
 struct Checked {
     valid: bool,

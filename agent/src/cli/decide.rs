@@ -1,4 +1,4 @@
-//! `agent decide`: one decision from a shell.
+//! `weir decide`: one decision from a shell.
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;

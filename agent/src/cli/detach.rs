@@ -1,4 +1,4 @@
-//! `agent detach`: removes the kernel state of a stopped agent.
+//! `weir detach`: removes the kernel state of a stopped agent.
 
 use std::path::Path;
 use std::process::ExitCode;

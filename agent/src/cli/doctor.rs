@@ -1,4 +1,4 @@
-//! `agent doctor`: what this host supports, with fixes.
+//! `weir doctor`: what this host supports, with fixes.
 
 use std::path::Path;
 use std::process::ExitCode;

@@ -1,4 +1,4 @@
-//! `agent events`: refusals by source and limit.
+//! `weir events`: refusals by source and limit.
 
 use std::io::{self, Write};
 use std::ops::ControlFlow;

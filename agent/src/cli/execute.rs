@@ -227,7 +227,7 @@ pub fn execute(cli: Cli) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// Runs the agent if a config is named: a bare `agent` must not start one.
+/// Runs the agent if a config is named: a bare `weir` must not start one.
 fn without_a_verb(options: &Options) -> anyhow::Result<ExitCode> {
     match &options.config {
         Some(config) => match unused(&Command::Run(ConfigFile::default()), options) {
@@ -240,7 +240,7 @@ fn without_a_verb(options: &Options) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// Ends silently if the reader has closed the pipe, as in `agent top --once | head -1`, instead of failing to print.
+/// Ends silently if the reader has closed the pipe, as in `weir top --once | head -1`, instead of failing to print.
 fn end_with_the_reader() {
     use nix::sys::signal::{SigHandler, Signal, signal};
     // SAFETY: no existing handler is replaced: the runtime only ignores the signal. If it fails, printing to a closed

@@ -1,4 +1,4 @@
-//! `agent groups`, and the emergency actions on a group.
+//! `weir groups`, and the emergency actions on a group.
 
 use std::process::ExitCode;
 

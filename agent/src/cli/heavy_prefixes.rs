@@ -1,4 +1,4 @@
-//! `agent top --by prefix --once`.
+//! `weir top --by prefix --once`.
 
 use std::process::ExitCode;
 use std::thread;

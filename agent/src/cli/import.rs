@@ -1,4 +1,4 @@
-//! `agent import`: rules of other limiters as limits.toml.
+//! `weir import`: rules of other limiters as limits.toml.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write as _};

@@ -31,7 +31,7 @@ pub enum Named {
     Bans,
     /// Owners of bans.
     Owners,
-    /// Prefixes that `agent allow` exempts.
+    /// Prefixes that `weir allow` exempts.
     Exemptions,
     /// The tables `[[notify]]`.
     Receivers,
@@ -132,7 +132,7 @@ fn interfaces(status: Status) -> impl Iterator<Item = String> {
         .map(|interface| interface.name)
 }
 
-/// A ban as `agent unban` takes it.
+/// A ban as `weir unban` takes it.
 fn banned(row: BansRow) -> String {
     row.ban
         .holder

@@ -1,4 +1,4 @@
-//! `agent notify test`.
+//! `weir notify test`.
 
 use std::process::ExitCode;
 

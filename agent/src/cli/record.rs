@@ -1,4 +1,4 @@
-//! `agent record`: how busy each source is, while the agent runs.
+//! `weir record`: how busy each source is, while the agent runs.
 
 use std::process::ExitCode;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! `agent reload`, `agent try` and `agent confirm`: replacing the config in effect.
+//! `weir reload`, `weir try` and `weir confirm`: replacing the config in effect.
 
 use std::path::Path;
 use std::process::ExitCode;

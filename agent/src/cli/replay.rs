@@ -1,4 +1,4 @@
-//! `agent replay`: what a config would have passed and refused of captured traffic.
+//! `weir replay`: what a config would have passed and refused of captured traffic.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;

@@ -1,4 +1,4 @@
-//! `agent suggest`: limits for recorded or captured traffic, with their reasons.
+//! `weir suggest`: limits for recorded or captured traffic, with their reasons.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;

@@ -1,4 +1,4 @@
-//! `agent top`: the live view, or one table.
+//! `weir top`: the live view, or one table.
 
 use std::io::{self, IsTerminal};
 use std::process::ExitCode;

@@ -1,4 +1,4 @@
-//! `agent trace`: the verdict on each packet of a source.
+//! `weir trace`: the verdict on each packet of a source.
 
 use std::io::{self, Write};
 use std::net::IpAddr;

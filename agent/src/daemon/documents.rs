@@ -23,31 +23,31 @@ use crate::stats::{
 
 /// The documents from which metrics and the live page are made.
 pub trait AgentDocuments: Send + Sync + 'static {
-    /// `agent status`.
+    /// `weir status`.
     ///
     /// # Errors
     ///
     /// When the kernel's maps cannot be read; so for all documents.
     fn status(&self, extent: Extent) -> Result<Status, String>;
 
-    /// `agent limits`.
+    /// `weir limits`.
     ///
     /// # Errors
     ///
     /// As for all documents.
     fn limits(&self, extent: Extent) -> Result<Vec<LimitStatus>, String>;
 
-    /// `agent groups`.
+    /// `weir groups`.
     fn groups(&self) -> Vec<GroupStatus>;
 
-    /// `agent bans`.
+    /// `weir bans`.
     ///
     /// # Errors
     ///
     /// As for all documents.
     fn bans(&self) -> Result<Vec<BansRow>, String>;
 
-    /// `agent top`.
+    /// `weir top`.
     ///
     /// # Errors
     ///
@@ -169,7 +169,7 @@ fn fair_notes(status: &Status) -> Vec<String> {
 }
 
 impl Agent {
-    /// `agent top --once`.
+    /// `weir top --once`.
     pub(crate) fn top(&self) -> Result<Vec<TopRow>, String> {
         self.packets()
             .map_or(Ok(Vec::new()), |packets| {
@@ -178,7 +178,7 @@ impl Agent {
             .map_err(text)
     }
 
-    /// `agent show`.
+    /// `weir show`.
     pub(crate) fn show(&self, source: IpAddr) -> Result<SourceStatus, String> {
         let mut status = match self.packets() {
             Some(packets) => packets

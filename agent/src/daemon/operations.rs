@@ -213,7 +213,7 @@ impl Agent {
     }
 }
 
-/// Whose bans `agent unban` lifts.
+/// Whose bans `weir unban` lifts.
 pub(crate) fn whose(owner: Option<&str>, user: Option<&str>, all: bool) -> Result<Whose, String> {
     let by_operator = |name: &str| match name {
         ban_owner::UNRECORDED => Ok(Owner::unnamed(By::Operator)),

@@ -1,4 +1,4 @@
-//! Traces: the verdicts on packets of single sources, for clients of `agent trace`.
+//! Traces: the verdicts on packets of single sources, for clients of `weir trace`.
 //!
 //! A trace lasts as long as its client. The kernel programs log only sources that are traced.
 

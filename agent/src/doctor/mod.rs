@@ -1,4 +1,4 @@
-//! The report of `agent doctor`: which parts of a config this host supports, with fixes.
+//! The report of `weir doctor`: which parts of a config this host supports, with fixes.
 
 mod check;
 mod host;

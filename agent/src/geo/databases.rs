@@ -262,7 +262,7 @@ impl Databases {
         self.states.values().filter_map(summary).collect()
     }
 
-    /// The part of `agent status`.
+    /// The part of `weir status`.
     #[must_use]
     pub fn status(&self) -> Vec<GeoStatus> {
         self.states.values().map(State::status).collect()

@@ -1,4 +1,4 @@
-//! `agent import`: rules of nftables, iptables, ipset and fail2ban as limits.toml.
+//! `weir import`: rules of nftables, iptables, ipset and fail2ban as limits.toml.
 //!
 //! [`import`] is without I/O: it reads a format as chains, rules and sets (`rule`), finds limits, bans and exempt sources on
 //! the way of an incoming packet (`walk`), and writes them (`output`). A limit has at least the rate and burst of its rule,

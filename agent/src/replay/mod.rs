@@ -1,4 +1,4 @@
-//! `agent replay`: a config evaluated over captured packets, in user space, by the code that enforces it.
+//! `weir replay`: a config evaluated over captured packets, in user space, by the code that enforces it.
 //!
 //! [`capture`] reads packets, [`Clock`] converts their times to the kernel's clock, [`Local`] determines their
 //! direction, and an [`Evaluation`] runs `common::program` on a table in memory. The size of the table depends on

@@ -190,7 +190,7 @@ pub(super) fn of(outcome: &Outcome, evaluations: &[Evaluation<'_>]) -> Vec<Strin
     notes
 }
 
-/// What a capture of `agent record --capture` lacks.
+/// What a capture of `weir record --capture` lacks.
 fn of_origin(origin: Origin) -> Vec<String> {
     let Some(Sample { one_in, of }) = origin.sample else {
         return Vec::new();

@@ -1,4 +1,4 @@
-//! The page of `agent replay --html`.
+//! The page of `weir replay --html`.
 
 use std::time::{Duration, UNIX_EPOCH};
 

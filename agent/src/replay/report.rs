@@ -1,4 +1,4 @@
-//! The document of `agent replay`.
+//! The document of `weir replay`.
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -24,7 +24,7 @@ use crate::stats::{
 pub const LISTED: usize = 100;
 const SECOND: f64 = 1e9;
 
-/// `agent replay --json`.
+/// `weir replay --json`.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
     /// In the order given.
@@ -59,7 +59,7 @@ pub struct CaptureReport {
     pub packets: u64,
     /// Packets skipped: of unsupported link types, or truncated within the capture's own header.
     pub skipped: u64,
-    /// One in this many sources is in a capture of `agent record --capture`; `null` for other captures.
+    /// One in this many sources is in a capture of `weir record --capture`; `null` for other captures.
     pub one_in: Option<u32>,
     /// The packets in it.
     pub of: Option<CaptureOf>,

@@ -1,5 +1,5 @@
 //! The counters of policies that are no longer in effect, so that totals never decrease, and those at the last
-//! `agent limits --reset-counters`, which are subtracted.
+//! `weir limits --reset-counters`, which are subtracted.
 
 use std::collections::{BTreeMap, HashMap};
 

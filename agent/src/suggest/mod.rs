@@ -1,4 +1,4 @@
-//! `agent suggest`: suggests limits for captured traffic, with their basis.
+//! `weir suggest`: suggests limits for captured traffic, with their basis.
 //!
 //! [`Collector`] summarises packets as [`Traffic`], [`decide`] derives a [`Decision`], and [`limits_toml`] formats it:
 //! all without I/O. [`capture`] reads captures.

@@ -1,4 +1,4 @@
-//! The page of `agent suggest --html`.
+//! The page of `weir suggest --html`.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! `agent suggest --json`.
+//! `weir suggest --json`.
 
 use serde::Serialize;
 

@@ -1,4 +1,4 @@
-//! The live view of `agent top`.
+//! The live view of `weir top`.
 //!
 //! Keys and replies change [`App`], a state machine without a terminal or a socket; [`draw`] renders it. Only `view.rs`
 //! uses the terminal. A separate thread queries the agent, so that keys work while it does not reply.

@@ -1,4 +1,4 @@
-//! `agent allow`, `disallow`: exemptions for a while.
+//! `weir allow`, `disallow`: exemptions for a while.
 
 use std::time::{Duration, Instant};
 
@@ -22,7 +22,7 @@ pub const TESTS: &[Test] = tests![
 /// No refill during a test.
 const LIMIT: &str = "[[limit]]\nname = \"packets\"\nrate = \"5/day\"\nipv6_prefix = 128\n";
 
-/// The prefixes of `agent allow --list`.
+/// The prefixes of `weir allow --list`.
 pub fn allowed(agent: &Agent<'_>) -> Vec<String> {
     let listed = agent.json(&["allow", "--list"]);
     let rows = listed.as_array().unwrap().iter();

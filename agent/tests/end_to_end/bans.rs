@@ -1,4 +1,4 @@
-//! `agent ban`, `unban`, `bans`.
+//! `weir ban`, `unban`, `bans`.
 
 use std::time::{Duration, Instant};
 

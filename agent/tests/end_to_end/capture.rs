@@ -1,4 +1,4 @@
-//! Captures for `agent replay`: what they have of real packets, and how they end.
+//! Captures for `weir replay`: what they have of real packets, and how they end.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -38,7 +38,7 @@ pub const TESTS: &[Test] = tests![
 const TEN: &str = "[[limit]]\nname = \"packets\"\nrate = \"1/day\"\nburst = 10\n";
 const WAIT: Duration = Duration::from_secs(60);
 
-/// A running `agent record --capture`.
+/// A running `weir record --capture`.
 struct Capture {
     child: Child,
     file: PathBuf,

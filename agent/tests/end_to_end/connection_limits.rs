@@ -67,7 +67,7 @@ fn refused_from(network: &Network, source: &str, to: &str) {
     );
 }
 
-/// The open connections that `agent show` lists for a source.
+/// The open connections that `weir show` lists for a source.
 fn listed(agent: &Agent<'_>, source: &str) -> usize {
     agent.json(&["show", source])["connections"]
         .as_array()

@@ -63,7 +63,7 @@ fn established(network: &Network) -> usize {
         .count()
 }
 
-/// The source's entry of the limit in `agent show`.
+/// The source's entry of the limit in `weir show`.
 pub fn shown(agent: &Agent<'_>, source: &str) -> Value {
     let shown = agent.json(&["show", source]);
     shown["limits"]

@@ -1,4 +1,4 @@
-//! `agent top --by prefix`: prefixes that nobody configured.
+//! `weir top --by prefix`: prefixes that nobody configured.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;

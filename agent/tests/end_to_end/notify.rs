@@ -399,7 +399,7 @@ fn a_storm_of_bans_is_a_few_notifications_that_count_all_of_them() {
         longest = longest.max(asked.elapsed());
     }
     eprintln!(
-        "`agent status` took at most {longest:?} between orders of {} bans",
+        "`weir status` took at most {longest:?} between orders of {} bans",
         BANS / 10
     );
     let counted = |documents: &[Value]| -> usize {

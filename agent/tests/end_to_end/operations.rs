@@ -1,4 +1,4 @@
-//! The control socket's permissions, clients that hang, and `agent doctor`.
+//! The control socket's permissions, clients that hang, and `weir doctor`.
 
 use std::io::{Read as _, Write as _};
 use std::os::unix::fs::PermissionsExt as _;

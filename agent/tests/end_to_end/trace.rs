@@ -1,4 +1,4 @@
-//! `agent trace`: refused by an agent with ordinary kernel programs, and what a trace build prints. The agent under test is
+//! `weir trace`: refused by an agent with ordinary kernel programs, and what a trace build prints. The agent under test is
 //! one or the other: `cargo xtask test --trace -- -p agent --test end_to_end trace` runs the second half.
 
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -65,7 +65,7 @@ fn a_trace_without_a_trace_build_is_refused_with_the_command_that_builds_one() {
     assert_eq!(agent.json(&["status"])["mode"], "enforce");
 }
 
-/// A running `agent trace`.
+/// A running `weir trace`.
 struct Trace {
     child: Child,
     lines: Receiver<String>,

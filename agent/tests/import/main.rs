@@ -1,4 +1,4 @@
-//! `agent import`: the meaning of a limits.toml from real output of other limiters, read by the config's own parser.
+//! `weir import`: the meaning of a limits.toml from real output of other limiters, read by the config's own parser.
 //!
 //! `samples/` has the output of these versions in network namespaces of a test; `nftables.nft` is the ruleset
 //! of the JSON.

@@ -16,7 +16,7 @@ pub const TESTS: &[Test] = tests![
     no_more_than_128_mib_are_read,
 ];
 
-/// Runs `agent import` with this standard input.
+/// Runs `weir import` with this standard input.
 fn run(arguments: &[&str], input: &[u8]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_agent"));
     command

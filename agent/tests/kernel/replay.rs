@@ -1,4 +1,4 @@
-//! `agent replay` and the kernel's programs over the same capture: each verdict and each counter.
+//! `weir replay` and the kernel's programs over the same capture: each verdict and each counter.
 
 use std::io::Cursor;
 use std::path::Path;

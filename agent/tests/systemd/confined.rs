@@ -164,7 +164,7 @@ fn crowd(pid: &str, [before, fresh]: [u8; 2]) {
     let asked = Instant::now();
     assert_eq!(json(&["status"])["mode"], "enforce");
     println!(
-        "`agent status` took {:?} with {CLIENTS} clients",
+        "`weir status` took {:?} with {CLIENTS} clients",
         asked.elapsed()
     );
     assert_eq!((received(before, 5), received(fresh, 15)), (0, 10));

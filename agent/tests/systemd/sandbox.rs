@@ -332,7 +332,7 @@ fn the_sandbox_permits_groups_after_a_daemon_reload() {
     );
     assert_points(26);
 
-    // Without `agent reload` before: the new agent still has the permissions that ending the groups' limits takes.
+    // Without `weir reload` before: the new agent still has the permissions that ending the groups' limits takes.
     fs::write(CONFIG, limit(10)).unwrap();
     run("sh", &["-c", commands]);
     within(PATIENCE, "the worker is free", || {

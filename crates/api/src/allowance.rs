@@ -1,4 +1,4 @@
-//! Exemptions for a while, and limits raised for a while, which operators make with `agent allow`.
+//! Exemptions for a while, and limits raised for a while, which operators make with `weir allow`.
 
 use serde::{Deserialize, Serialize};
 
@@ -25,7 +25,7 @@ pub struct Allowance {
     pub until: u64,
 }
 
-/// The result of `agent allow`.
+/// The result of `weir allow`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Allowed {
     /// The number of prefixes of the order.
@@ -38,7 +38,7 @@ pub struct Allowed {
     pub notes: Vec<String>,
 }
 
-/// The result of `agent disallow`.
+/// The result of `weir disallow`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Disallowed {
     /// The exemptions that ended.

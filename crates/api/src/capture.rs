@@ -87,7 +87,7 @@ impl CaptureEnd {
     }
 }
 
-/// `agent record --capture`, at its end.
+/// `weir record --capture`, at its end.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CaptureSummary {
     /// The file as given.

@@ -1,8 +1,8 @@
-//! The cluster's part of `agent status --json`.
+//! The cluster's part of `weir status --json`.
 
 use serde::{Deserialize, Serialize};
 
-/// `cluster` in `agent status --json`.
+/// `cluster` in `weir status --json`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct ClusterStatus {
     /// This host's name in the cluster.

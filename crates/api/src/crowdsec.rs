@@ -1,4 +1,4 @@
-//! The bouncer of CrowdSec in `agent status --json`.
+//! The bouncer of CrowdSec in `weir status --json`.
 
 use serde::{Deserialize, Serialize};
 
@@ -13,7 +13,7 @@ pub struct CrowdSecStatus {
     pub decisions: u64,
     /// Prefixes that are banned by them: none in observe mode, and no exempt ones.
     pub banned_prefixes: u64,
-    /// Prefixes to which no decision applies, made by `agent unban`.
+    /// Prefixes to which no decision applies, made by `weir unban`.
     pub exceptions: Vec<String>,
     /// Decisions that are not enforced, by reason.
     pub ignored: IgnoredDecisions,

@@ -1,4 +1,4 @@
-//! `agent decide` and `/v1/decide`: a question about a limit on requests, and the reply.
+//! `weir decide` and `/v1/decide`: a question about a limit on requests, and the reply.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

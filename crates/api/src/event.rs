@@ -1,4 +1,4 @@
-//! `agent events --json`.
+//! `weir events --json`.
 
 use std::time::SystemTime;
 
@@ -112,7 +112,7 @@ impl EventKind {
     }
 }
 
-/// One line of `agent events --json`.
+/// One line of `weir events --json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Event {
     /// Seconds since 1970.
@@ -140,7 +140,7 @@ pub struct Event {
     pub port: Option<u16>,
     /// `ingress` or `egress`, for limits on packets; `request` for those on requests.
     pub direction: Option<String>,
-    /// The owner of a ban, as in `agent bans`; absent in other events.
+    /// The owner of a ban, as in `weir bans`; absent in other events.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<String>,
     /// The attack of an `attack` or `attack-ended`; absent in other events.

@@ -1,4 +1,4 @@
-//! Databases of networks and countries in `agent status --json`.
+//! Databases of networks and countries in `weir status --json`.
 
 use serde::{Deserialize, Serialize};
 

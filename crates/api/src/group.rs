@@ -1,10 +1,10 @@
-//! `agent groups --json`, `agent usage --json`, and the emergency actions on groups.
+//! `weir groups --json`, `weir usage --json`, and the emergency actions on groups.
 
 use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
-/// One element of `agent groups --json`.
+/// One element of `weir groups --json`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct GroupStatus {
     pub name: String,
@@ -208,7 +208,7 @@ pub struct Usage {
     pub network_ingress_bytes: u64,
 }
 
-/// A row of `agent usage`.
+/// A row of `weir usage`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct UsageRow {
     /// The day in UTC, as YYYY-MM-DD.

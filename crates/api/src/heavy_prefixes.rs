@@ -1,4 +1,4 @@
-//! `agent top --by prefix --json`.
+//! `weir top --by prefix --json`.
 
 use std::ops::RangeInclusive;
 

@@ -1,4 +1,4 @@
-//! `agent limits --json`.
+//! `weir limits --json`.
 
 use common::counters::Traffic;
 use config::policy::{Class, Config, Limit, LimitSources, PortSet, RequestLimit, Service};
@@ -202,7 +202,7 @@ impl From<&RequestLimit> for LimitDefinition {
     }
 }
 
-/// One element of `agent limits --json`.
+/// One element of `weir limits --json`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct LimitStatus {
     #[serde(flatten)]

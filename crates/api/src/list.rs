@@ -1,4 +1,4 @@
-//! Ban lists in `agent status --json`.
+//! Ban lists in `weir status --json`.
 
 use serde::{Deserialize, Serialize};
 
@@ -31,7 +31,7 @@ pub struct ListStatus {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ListsStatus {
     pub lists: Vec<ListStatus>,
-    /// Prefixes that `agent unban` excepted from all lists.
+    /// Prefixes that `weir unban` excepted from all lists.
     pub exceptions: Vec<String>,
     /// Bytes of kernel memory.
     pub memory_bytes: u64,

@@ -1,4 +1,4 @@
-//! `notifications` of `agent status --json`.
+//! `notifications` of `weir status --json`.
 
 use serde::{Deserialize, Serialize};
 
@@ -41,7 +41,7 @@ pub struct NotificationFailing {
     pub next_attempt_in_seconds: Option<f64>,
 }
 
-/// The result of one attempt of `agent notify test`.
+/// The result of one attempt of `weir notify test`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NotificationTest {
     pub name: String,

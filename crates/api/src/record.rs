@@ -42,7 +42,7 @@ impl RecordState {
     }
 }
 
-/// `agent record`.
+/// `weir record`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RecordStatus {
     pub state: RecordState,

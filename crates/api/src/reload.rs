@@ -1,10 +1,10 @@
-//! `agent reload`, `agent try`, `agent confirm`, `agent revert`, and their part of `agent status`.
+//! `weir reload`, `weir try`, `weir confirm`, `weir revert`, and their part of `weir status`.
 
 use serde::{Deserialize, Serialize};
 
 use config::Changes;
 
-/// `last_reload` of `agent status --json`.
+/// `last_reload` of `weir status --json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LastReload {
     /// Seconds since 1970.
@@ -24,7 +24,7 @@ pub struct LastReload {
     pub notes: Vec<String>,
 }
 
-/// `trial` of `agent status --json`.
+/// `trial` of `weir status --json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TrialStatus {
     /// The config on trial.
@@ -39,7 +39,7 @@ pub struct TrialStatus {
     pub rollback: Option<RollbackStatus>,
 }
 
-/// `trial.rollback` of `agent status --json`.
+/// `trial.rollback` of `weir status --json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RollbackStatus {
     /// Failed attempts.
@@ -52,7 +52,7 @@ pub struct RollbackStatus {
     pub error: String,
 }
 
-/// The result of `agent reload`, `agent try` or `agent revert`.
+/// The result of `weir reload`, `weir try` or `weir revert`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Reloaded {
     /// Whether the config is in effect.
@@ -70,7 +70,7 @@ pub struct Reloaded {
     pub changes: Changes,
 }
 
-/// The result of `agent confirm`.
+/// The result of `weir confirm`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Confirmed {
     /// The config that stays in effect.

@@ -238,7 +238,7 @@ pub struct BanOrder {
     pub address: Option<std::net::Ipv6Addr>,
 }
 
-/// The result of `agent ban`.
+/// The result of `weir ban`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Banned {
     /// The number of prefixes that are banned as ordered.
@@ -261,7 +261,7 @@ pub struct WithoutEffect {
     pub reason: String,
 }
 
-/// The result of `agent unban`.
+/// The result of `weir unban`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Unbanned {
     /// Whether there was a ban of exactly one of the prefixes.
@@ -301,7 +301,7 @@ pub struct Excepted {
     pub list: String,
 }
 
-/// The bans within a prefix after an `agent unban` of it, which lifts only bans of the prefix itself.
+/// The bans within a prefix after an `weir unban` of it, which lifts only bans of the prefix itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NarrowerBans {
     /// The prefix that was named.
@@ -312,7 +312,7 @@ pub struct NarrowerBans {
     pub first: String,
 }
 
-/// A prefix that is banned after an `agent unban`.
+/// A prefix that is banned after an `weir unban`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StillBanned {
     pub cidr: String,
@@ -332,7 +332,7 @@ pub struct StillBanned {
     pub own: bool,
 }
 
-/// The result of `agent reset`.
+/// The result of `weir reset`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reset {
     /// The number of states that were removed.
@@ -343,7 +343,7 @@ pub struct Reset {
     pub kept: Vec<String>,
 }
 
-/// The result of `agent limits --reset-counters`.
+/// The result of `weir limits --reset-counters`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CountersReset {
     /// The number of limits whose counters were set to 0.

@@ -1,4 +1,4 @@
-//! Sources: `agent top --json`, `agent show IP --json` and `agent bans --json`.
+//! Sources: `weir top --json`, `weir show IP --json` and `weir bans --json`.
 
 use std::net::Ipv6Addr;
 
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::allowance::Allowance;
 use crate::fair::FairState;
 
-/// One element of `agent top --json`.
+/// One element of `weir top --json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TopRow {
     /// The address, or the prefix that shares one key.
@@ -89,7 +89,7 @@ impl Precision {
     }
 }
 
-/// `agent show IP --json`.
+/// `weir show IP --json`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct SourceStatus {
     /// The address in the request.
@@ -161,13 +161,13 @@ pub struct SourceRequests {
     pub last_throttled_seconds_ago: Option<f64>,
 }
 
-/// A ban of a prefix. Several owners may ban it; in `agent show`, this is the ban that ends last.
+/// A ban of a prefix. Several owners may ban it; in `weir show`, this is the ban that ends last.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct BanStatus {
     pub cidr: String,
     #[serde(flatten)]
     pub holder: BanHolder,
-    /// In `agent show`: the bans of the same prefix by others, which end earlier. Each has its own element in `agent bans`.
+    /// In `weir show`: the bans of the same prefix by others, which end earlier. Each has its own element in `weir bans`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub also: Vec<BanHolder>,
 }
@@ -214,7 +214,7 @@ impl BanHolder {
     }
 }
 
-/// One element of `agent bans --json`: one owner's ban of one prefix.
+/// One element of `weir bans --json`: one owner's ban of one prefix.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct BansRow {
     #[serde(flatten)]

@@ -1,4 +1,4 @@
-//! `agent status --json`.
+//! `weir status --json`.
 
 use std::net::IpAddr;
 
@@ -17,7 +17,7 @@ use crate::memory::MemoryStatus;
 use crate::notification::NotificationStatus;
 use crate::reload::{LastReload, TrialStatus};
 
-/// `agent status --json`.
+/// `weir status --json`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Status {
     /// The agent's version.
@@ -39,7 +39,7 @@ pub struct Status {
     pub proofs: Option<ProofStatus>,
     /// The number of banned prefixes.
     pub bans: u64,
-    /// Runs of `agent limits --reset-counters` since the agent started.
+    /// Runs of `weir limits --reset-counters` since the agent started.
     #[serde(default)]
     pub counter_resets: u64,
     /// Whether elastic limits grant more than their rate now; `null` if no limit is elastic.
@@ -64,7 +64,7 @@ pub struct Status {
     /// The host's own addresses (`protect`): no ban applies to them, but limits do.
     #[serde(default)]
     pub never_banned: Vec<Protected>,
-    /// Exemptions for a while (`agent allow`).
+    /// Exemptions for a while (`weir allow`).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub allowed: Vec<Allowance>,
     /// The memory of the policy on packets; `null` where there is none.

@@ -1,4 +1,4 @@
-//! `agent trace --json`.
+//! `weir trace --json`.
 
 use serde::{Deserialize, Serialize};
 
@@ -28,7 +28,7 @@ impl TraceVerdict {
     }
 }
 
-/// One line of `agent trace --json`: the verdict on a packet.
+/// One line of `weir trace --json`: the verdict on a packet.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TraceLine {
     /// Seconds since 1970.

@@ -1,4 +1,4 @@
-//! The document that `agent top` displays.
+//! The document that `weir top` displays.
 
 use std::collections::BTreeMap;
 
@@ -42,14 +42,14 @@ pub enum Sort {
     Passed,
 }
 
-/// The document that `agent top` displays.
+/// The document that `weir top` displays.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct View {
     /// The agent's clock in seconds, for rates between two documents.
     pub at_seconds: f64,
-    /// The document of `agent status`.
+    /// The document of `weir status`.
     pub status: Status,
-    /// The document of `agent limits`.
+    /// The document of `weir limits`.
     pub limits: Vec<LimitStatus>,
     /// The rate that each limit on packets allows one key, in its units per second; without limits with `rate = "fair"`.
     pub allowed_per_second: BTreeMap<String, f64>,
@@ -59,9 +59,9 @@ pub struct View {
     pub matching: u64,
     /// The number of sources that the kernel samples: the busiest and the refused.
     pub remembered: u64,
-    /// The document of `agent groups`.
+    /// The document of `weir groups`.
     pub groups: Vec<GroupStatus>,
-    /// The document of `agent top --by prefix`, if the query has it.
+    /// The document of `weir top --by prefix`, if the query has it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prefixes: Option<HeavyPrefixes>,
 }
@@ -69,7 +69,7 @@ pub struct View {
 /// One source under one limit.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct SourceLoad {
-    /// The row of `agent top --once`.
+    /// The row of `weir top --once`.
     #[serde(flatten)]
     pub row: TopRow,
     /// `null` until the source has been sampled twice.
@@ -81,13 +81,13 @@ pub struct SourceLoad {
 /// `GET /live.json`: the document of the live page.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct LiveDocument {
-    /// `agent status`, `limits` and `groups`, and the busiest sources.
+    /// `weir status`, `limits` and `groups`, and the busiest sources.
     #[serde(flatten)]
     pub view: View,
     /// The age of `sources`, `bans`, `keys` of limits and `sources.tracked` of `status`: they are read less often than the
     /// rest if the table of sources is large.
     pub sources_age_seconds: f64,
-    /// The first bans of `agent bans`.
+    /// The first bans of `weir bans`.
     pub bans: Vec<BansRow>,
 }
 

@@ -1,4 +1,4 @@
-//! The usage and refusals of a group, read from its cgroups: the document of `agent groups`.
+//! The usage and refusals of a group, read from its cgroups: the document of `weir groups`.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -12,7 +12,7 @@ pub const MOST_REPORTS: usize = 1_000;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lifted {
     pub group: String,
-    /// The kind and the name of the member, as in `agent groups`.
+    /// The kind and the name of the member, as in `weir groups`.
     pub member: String,
     /// The file of the limit.
     pub file: String,

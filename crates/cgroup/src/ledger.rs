@@ -1,4 +1,4 @@
-//! The usage of groups per day, saved in the state directory: the ledger of `agent usage`.
+//! The usage of groups per day, saved in the state directory: the ledger of `weir usage`.
 //!
 //! The kernel's counters start with each cgroup. The ledger saves the last values beside the totals, in one file, so
 //! that the next agent continues them. The usage between the last reading and the end of a cgroup is lost; readings are

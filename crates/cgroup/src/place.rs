@@ -86,7 +86,7 @@ impl Place {
         prefixes(&self.cgroup).filter(end).last().unwrap_or("")
     }
 
-    /// The name in `agent groups`.
+    /// The name in `weir groups`.
     #[must_use]
     pub fn name(&self) -> &str {
         match &self.kind {

@@ -38,7 +38,7 @@ impl Target {
         self.kind == Kind::Scope || managed_unit(&self.key).is_some() || !self.key.starts_with('/')
     }
 
-    /// The element of `agent groups`.
+    /// The element of `weir groups`.
     pub fn status(&self, path: &str) -> MemberStatus {
         let (kind, how) = match (self.kind, self.is_of_systemd()) {
             (Kind::Unit, _) => ("unit", "in place: its properties are set through systemd"),

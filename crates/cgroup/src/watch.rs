@@ -333,7 +333,7 @@ impl GroupManager {
         self.seen().view.refusals()
     }
 
-    /// The document of `agent groups`.
+    /// The document of `weir groups`.
     #[must_use]
     pub fn statuses(&self) -> Vec<GroupStatus> {
         self.seen().view.statuses()

@@ -133,7 +133,7 @@ impl Limit {
         (self.due.is_none_or(|due| now >= due), report)
     }
 
-    /// The text in `agent groups` and `agent status`, while there is something to say.
+    /// The text in `weir groups` and `weir status`, while there is something to say.
     pub fn problem(&self) -> Option<String> {
         let (file, value) = (self.setting.file, &self.setting.value);
         if let Some(found) = &self.found {

@@ -163,7 +163,7 @@ impl Fleet {
         parts.into_iter().flatten().reduce(ClusterStatus::with)
     }
 
-    /// Notes of `agent status`.
+    /// Notes of `weir status`.
     #[must_use]
     pub fn notes(&self) -> Vec<String> {
         let leases = self.leases.load().as_ref().map(|leases| leases.notes());

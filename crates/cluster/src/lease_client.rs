@@ -124,7 +124,7 @@ impl LeaseClient {
         }
     }
 
-    /// Notes of `agent status`.
+    /// Notes of `weir status`.
     #[must_use]
     pub fn notes(&self) -> Vec<String> {
         self.status.lock().notes.clone()

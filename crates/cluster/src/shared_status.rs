@@ -8,7 +8,7 @@ use decide::EffectiveShare;
 
 use super::past::Past;
 
-/// The thread's part of `agent status`.
+/// The thread's part of `weir status`.
 #[derive(Default)]
 pub(super) struct SharedStatus(Mutex<WorkerStatus>);
 

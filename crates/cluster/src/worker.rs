@@ -28,7 +28,7 @@ use super::past::Past;
 use super::shared_status::SharedStatus;
 use super::store::{HostShare, Store};
 
-/// The shortest interval between two reads of all hosts' shares, for `agent status`; it grows with the number of hosts.
+/// The shortest interval between two reads of all hosts' shares, for `weir status`; it grows with the number of hosts.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// The time that each host adds to it.
 const LOOK_LATER_BY: Duration = Duration::from_millis(10);

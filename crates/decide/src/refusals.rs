@@ -1,4 +1,4 @@
-//! Sources that limits on requests refused, for `agent events` and `agent show`.
+//! Sources that limits on requests refused, for `weir events` and `weir show`.
 //!
 //! A refusal changes one record in memory. [`Refusals::take`] turns changed records into events once a second, so that
 //! a source has at most one event a second for each limit. Keys of applications, such as logins and API keys, may be

@@ -4,7 +4,7 @@ use std::sync::OnceLock;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// The agent's own descriptors: maps, programs, links, rings, listeners, clients of `agent trace`, files that are open
+/// The agent's own descriptors: maps, programs, links, rings, listeners, clients of `weir trace`, files that are open
 /// briefly.
 const OWN: u64 = 104;
 /// The control socket has three kinds of places: root's, other users', and those of waiting requests.

@@ -155,7 +155,7 @@ enum Reader<'f> {
 /// Parses a list. A byte order mark at its start is skipped.
 ///
 /// A line is read as a whole, or invalid. Prefixes are cut to their length. Those that are wider than /8, or /16 for IPv6,
-/// are invalid, as with `agent ban`.
+/// are invalid, as with `weir ban`.
 ///
 /// # Errors
 ///

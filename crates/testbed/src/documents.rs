@@ -182,7 +182,7 @@ impl Block {
     fn of_a_transcript(&self, page: &str) -> Vec<Command> {
         let mut commands: Vec<Command> = Vec::new();
         for (nth, line) in self.text.lines().enumerate() {
-            // Output that begins with `# `, as that of `agent import`, is not below `# `.
+            // Output that begins with `# `, as that of `weir import`, is not below `# `.
             let is_root = self.text.starts_with("# ");
             let typed = line.strip_prefix(if is_root { "# " } else { "$ " });
             match (typed, commands.last_mut()) {

@@ -22,7 +22,7 @@ pub struct Arguments {
     /// Build the agent faster and slower to run, with debug assertions; the eBPF object is the same.
     #[arg(long)]
     debug: bool,
-    /// Build kernel programs that log each verdict about a traced source, for `agent trace`, and the agent that holds
+    /// Build kernel programs that log each verdict about a traced source, for `weir trace`, and the agent that holds
     /// them: target/trace/agent. Slower than without; not for production.
     #[arg(long)]
     trace: bool,

@@ -324,7 +324,7 @@ fn syn() -> Vec<u8> {
         .build()
 }
 
-/// A host with a million packets a second, whose sources `agent top --by prefix` samples.
+/// A host with a million packets a second, whose sources `weir top --by prefix` samples.
 fn sampled(cases: &mut Cases<'_>) -> Result<()> {
     cases.add(
         WEIR,

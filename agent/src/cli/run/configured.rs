@@ -20,7 +20,7 @@ pub(super) struct Configured {
     pub(super) seen: Option<String>,
     pub(super) not_in_effect: Option<NotInEffect>,
     pub(super) ended_trial: Option<EndedTrial>,
-    /// Whether `agent allow --times` raises limits.
+    /// Whether `weir allow --times` raises limits.
     pub(super) raises_limits: bool,
 }
 

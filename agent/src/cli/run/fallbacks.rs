@@ -109,7 +109,7 @@ fn is_taken(error: &anyhow::Error) -> bool {
 }
 
 /// Runs with a config. If it cannot be enforced with what others than its file add to it, that is left out, since it must not
-/// prevent a start: the prefixes of databases, which change by themselves, and limits raised by `agent allow --times`.
+/// prevent a start: the prefixes of databases, which change by themselves, and limits raised by `weir allow --times`.
 fn run_with(
     file: Option<&Path>,
     configured: Configured,

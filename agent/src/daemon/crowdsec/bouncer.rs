@@ -110,7 +110,7 @@ impl Bouncer {
         self.0.wake.notify_all();
     }
 
-    /// The document in `agent status`; `None` without `[crowdsec]`.
+    /// The document in `weir status`; `None` without `[crowdsec]`.
     #[must_use]
     pub fn status(&self) -> Option<CrowdSecStatus> {
         let (applied, exceptions) = self.0.counts();

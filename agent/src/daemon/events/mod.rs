@@ -1,4 +1,4 @@
-//! Refusals by source and limit: the lines of `agent events`.
+//! Refusals by source and limit: the lines of `weir events`.
 //!
 //! The kernel's records are read as they come ([`Feed`]), named, and stored in a bounded log ([`EventLog`]) that serves
 //! followers. If the agent or a follower is too slow, events are lost, and their number is reported.

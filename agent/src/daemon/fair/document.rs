@@ -1,4 +1,4 @@
-//! Fair limits in `agent status`.
+//! Fair limits in `weir status`.
 
 use api::fair::{FairSignal, FairState, FairStatus};
 use config::policy::Limit;

@@ -1,4 +1,4 @@
-//! The predicted size of a config's lists, for `agent check`.
+//! The predicted size of a config's lists, for `weir check`.
 
 use config::policy::{BanList, Config, ListSource};
 use config::{PrefixKey, human};

@@ -289,7 +289,7 @@ impl One {
         Ok(is_updated)
     }
 
-    /// The list in `agent status`.
+    /// The list in `weir status`.
     pub fn status(&self, prefixes: u64, throttled_packets: u64) -> ListStatus {
         let ago = |then: u64| (seconds_since_1970() - then as f64).max(0.0);
         ListStatus {

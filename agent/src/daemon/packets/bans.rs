@@ -447,7 +447,7 @@ impl InEffect {
         Ok(())
     }
 
-    /// `agent bans`.
+    /// `weir bans`.
     pub(in crate::daemon) fn list_bans(&mut self) -> Result<Vec<BansRow>, LoadError> {
         let now = monotonic_nanoseconds();
         let refused = self

@@ -510,7 +510,7 @@ impl PacketEngine {
         self.for_client(|in_effect| in_effect.reset_counters(&self.pins))
     }
 
-    /// Sources for `agent top`; other parts of the document are added elsewhere.
+    /// Sources for `weir top`; other parts of the document are added elsewhere.
     ///
     /// # Errors
     ///

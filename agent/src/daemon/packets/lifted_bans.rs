@@ -1,4 +1,4 @@
-//! `agent unban`: the bans that it lifts, and those that stay.
+//! `weir unban`: the bans that it lifts, and those that stay.
 
 use std::collections::BTreeSet;
 

@@ -126,7 +126,7 @@ impl InEffect {
     }
 
     /// Lifts own bans that were removed on another host, and publishes those that stay. Sources that no limit bans any
-    /// more start over, as after `agent unban`.
+    /// more start over, as after `weir unban`.
     fn lift_removed(&mut self, removed: &[(&PrefixKey, &Lift)]) -> Result<(), LoadError> {
         let (mut lifted, now) = (Vec::new(), boot_nanoseconds());
         for (prefix, lift) in removed {

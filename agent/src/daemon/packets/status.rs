@@ -1,4 +1,4 @@
-//! The packet part of `agent status`.
+//! The packet part of `weir status`.
 
 use datapath::LoadError;
 use datapath::memory::{MemoryStatus, Room};

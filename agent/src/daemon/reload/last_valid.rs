@@ -1,7 +1,7 @@
 //! The last valid config, for a service that is started with an invalid one.
 //!
 //! A service manager stops the agent before it starts the next one, so an error in the file would leave the host
-//! without an agent. The next agent puts this copy in effect instead, and reports that in its status, `agent status`
+//! without an agent. The next agent puts this copy in effect instead, and reports that in its status, `weir status`
 //! and its log.
 
 use std::env;

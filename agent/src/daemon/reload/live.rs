@@ -27,11 +27,11 @@ pub enum Cause {
     Start,
     /// SIGHUP.
     Signal,
-    /// `agent reload`.
+    /// `weir reload`.
     Command,
     /// The file has changed.
     Watch,
-    /// `agent try`.
+    /// `weir try`.
     Try,
     /// A database of `[geo]` has changed.
     Geo,
@@ -43,7 +43,7 @@ pub enum Cause {
     Allowances,
     /// An unconfirmed trial.
     TrialEnded,
-    /// `agent revert`.
+    /// `weir revert`.
     Revert,
 }
 

@@ -2,8 +2,8 @@
 //!
 //! A trial is often of the agent's own config file, changed in place. A restarted agent would read it and put it in
 //! effect permanently. So the record is written before the trial starts, with both texts: the config on trial and the
-//! previous one. After a restart, an unconfirmed config is not put in effect: the previous one is, until `agent
-//! reload`, `agent confirm`, or a change of the file.
+//! previous one. After a restart, an unconfirmed config is not put in effect: the previous one is, until `weir
+//! reload`, `weir confirm`, or a change of the file.
 
 use std::fs;
 use std::path::{Path, PathBuf};

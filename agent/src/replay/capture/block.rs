@@ -77,7 +77,7 @@ impl Flags {
     }
 }
 
-/// What a capture of `agent record --capture` records about itself.
+/// What a capture of `weir record --capture` records about itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Origin {
     /// The share of the traffic; `None` for captures of other programs.

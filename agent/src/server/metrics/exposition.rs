@@ -31,7 +31,7 @@ pub struct Documents {
     pub groups: Vec<GroupStatus>,
 }
 
-/// Families of counters that `agent limits --reset-counters` sets to 0.
+/// Families of counters that `weir limits --reset-counters` sets to 0.
 const OF_LIMITS: [&str; 3] = ["weir_limit_", "weir_decisions_", "weir_waited_"];
 
 /// Writes the text. Keeps values between scrapes, so that counters never decrease.

@@ -31,7 +31,7 @@ fn with_list(network: &Network) -> String {
     format!("[[ban_list]]\nname = \"bogons\"\nfile = {file:?}\nevery = \"1h\"\n{LIMIT}")
 }
 
-/// `agent ban` has no effect on it, and says why.
+/// `weir ban` has no effect on it, and says why.
 fn cannot_be_banned(network: &Network, address: &str, why: &str) {
     let output = network.command(&["ban", address]);
     let said = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();

@@ -135,7 +135,7 @@ impl BanSharer {
             .clone()
     }
 
-    /// Notes of `agent status`.
+    /// Notes of `weir status`.
     #[must_use]
     pub fn notes(&self) -> Vec<String> {
         let status = self.status();

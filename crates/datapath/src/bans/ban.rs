@@ -50,7 +50,7 @@ pub struct Why {
 /// The author of a ban.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum By {
-    /// A user or a program, by `agent ban`.
+    /// A user or a program, by `weir ban`.
     Operator,
     /// A limit with `escalate`.
     Limit,

@@ -13,7 +13,7 @@ use crate::devices::features;
 use crate::hooks::attached::{Attached, Turn};
 use crate::hooks::trouble::Trouble;
 
-/// A program that is detached for this long is attached again. `agent detach` removes the pins sooner, so it is
+/// A program that is detached for this long is attached again. `weir detach` removes the pins sooner, so it is
 /// distinguishable from other programs.
 const LOST: Duration = Duration::from_millis(300);
 const RELEASED: &str = "the interface was removed, or [agent] interfaces no longer names it";
@@ -56,7 +56,7 @@ impl Datapath {
     pub fn needs_a_look(&self) -> bool {
         self.troubles.iter().any(Trouble::is_old)
             || self.attached.iter().any(|attached| {
-                // A program that `agent detach` removed is not attached again.
+                // A program that `weir detach` removed is not attached again.
                 let is_noted = attached.lost.is_some() && !self.pins.is_pinned(attached.of);
                 !is_noted && (attached.lost.is_some() || !attached.is_in_effect(&self.pins))
             })

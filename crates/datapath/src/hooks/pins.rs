@@ -178,12 +178,12 @@ impl PinDirectory {
         &self.0
     }
 
-    /// Whether a hook is pinned; `agent detach` removes its pins.
+    /// Whether a hook is pinned; `weir detach` removes its pins.
     pub(crate) fn is_pinned(&self, of: HookOf) -> bool {
         self.hooks().program(of).exists()
     }
 
-    /// Whether a policy's table is pinned; `agent detach` removes it.
+    /// Whether a policy's table is pinned; `weir detach` removes it.
     pub(crate) fn is_in_use(&self) -> bool {
         self.map("TABLE").exists()
     }

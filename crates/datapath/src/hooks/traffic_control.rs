@@ -1,7 +1,7 @@
 //! Attaching by traffic control: TCX on Linux 6.6 and newer, before that a filter of the clsact queueing discipline.
 //!
 //! A TCX link is pinned like one of XDP. A filter stays when the agent ends. Its name contains the directory of pins,
-//! so that the next agent and `agent detach` find it without a pin.
+//! so that the next agent and `weir detach` find it without a pin.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};

@@ -1,4 +1,4 @@
-//! The memory of a config, for `agent check`.
+//! The memory of a config, for `weir check`.
 
 use std::fmt;
 
@@ -12,7 +12,7 @@ use super::footprint::footprint;
 use super::room::Room;
 use crate::compile::Plan;
 
-/// `memory` of `agent check --json`.
+/// `memory` of `weir check --json`.
 #[derive(Clone, Debug, Serialize)]
 pub struct MemoryCheck {
     /// The table's capacity in sources.

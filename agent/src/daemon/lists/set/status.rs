@@ -38,7 +38,7 @@ impl BanLists {
         Some(holder.of(listed.prefix().to_string()))
     }
 
-    /// The part of `agent status`.
+    /// The part of `weir status`.
     #[must_use]
     pub fn status(&self) -> ListsStatus {
         let has_packets = self.packets.load().is_some();

@@ -74,7 +74,8 @@ impl Agent {
         let tracer = Tracer::new(Arc::clone(&packets));
         let capturer = Capturer::new(Arc::clone(&packets));
         let prefixes = PrefixWatcher::new(Arc::clone(&packets));
-        let fair = FairController::start(Arc::clone(&packets), Arc::clone(&events));
+        let loads = Arc::clone(requests.loads());
+        let fair = FairController::start(Arc::clone(&packets), Arc::clone(&events), loads);
         Self {
             file,
             started,

@@ -27,7 +27,7 @@ pub const TESTS: &[Test] = tests![
 ];
 
 /// Datagrams that the server reads in a second.
-const CAPACITY: f64 = 2_000.0;
+pub const CAPACITY: f64 = 2_000.0;
 /// What a pause of the server's thread may be made up for, in seconds.
 const MADE_UP: f64 = 0.02;
 /// Delays of this machine's threads below which figures are compared.
@@ -44,7 +44,7 @@ fn limit(more: &str) -> String {
 
 /// Third byte of a source's address.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Group {
+pub enum Group {
     Heavy = 1,
     Polite = 2,
     Pages = 3,
@@ -112,17 +112,17 @@ impl Served {
 
 /// What sources send, in datagrams a second of all of a group.
 #[derive(Default)]
-struct Sent {
-    heavy: AtomicU64,
+pub struct Sent {
+    pub heavy: AtomicU64,
     pages: AtomicU64,
     polite: AtomicU64,
     heavy_sent: AtomicU64,
-    polite_sent: AtomicU64,
-    stop: AtomicBool,
+    pub polite_sent: AtomicU64,
+    pub stop: AtomicBool,
 }
 
 impl Sent {
-    fn polite(per_second: u64) -> Self {
+    pub fn polite(per_second: u64) -> Self {
         Self {
             polite: per_second.into(),
             ..Self::default()
@@ -130,7 +130,7 @@ impl Sent {
     }
 
     /// Sends by the time that has passed, until the end. After a pause, 20 ms are made up for.
-    fn send(&self) {
+    pub fn send(&self) {
         let sender = Sender::new();
         let mut last = Instant::now();
         let (mut heavy, mut polite, mut pages) = (0.0, 0.0, 0.0);
@@ -184,12 +184,12 @@ fn before_a_server<T>(
     })
 }
 
-fn server(network: &Network) -> UdpSocket {
+pub fn server(network: &Network) -> UdpSocket {
     let socket = network.in_server(|| UdpSocket::bind((std::net::Ipv4Addr::from(SERVER), PORT)));
     socket.unwrap()
 }
 
-fn fair(status: &Value) -> &Value {
+pub fn fair(status: &Value) -> &Value {
     &status["fair"][0]
 }
 

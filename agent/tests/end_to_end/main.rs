@@ -19,6 +19,7 @@ mod essential;
 mod events;
 mod fair;
 mod fair_connections;
+mod fair_load;
 mod flood;
 mod fragments;
 mod geo;
@@ -84,7 +85,7 @@ const ON_KERNELS: [&[Test]; 6] = [
     resets::ON_KERNELS,
 ];
 /// Tests of what is the same on every kernel: arithmetic, which `kernel` compares with the function, and the agent.
-const ON_ANY_KERNEL: [&[Test]; 61] = [
+const ON_ANY_KERNEL: [&[Test]; 62] = [
     interfaces::TESTS,
     interface_names::TESTS,
     hook_conflicts::TESTS,
@@ -130,6 +131,7 @@ const ON_ANY_KERNEL: [&[Test]; 61] = [
     events::TESTS,
     fair::TESTS,
     fair_connections::TESTS,
+    fair_load::TESTS,
     top::TESTS,
     tour::TESTS,
     documents::TESTS,

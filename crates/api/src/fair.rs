@@ -13,7 +13,7 @@ pub struct FairStatus {
     /// The bounds of the level. `at_most` is `null` if none is configured.
     pub at_least: f64,
     pub at_most: Option<f64>,
-    /// What keeps the level down: `drops`, `wait`, `demand` or `recent`; `null` while nothing is refused.
+    /// What keeps the level down: `drops`, `wait`, `load`, `demand` or `recent`; `null` while nothing is refused.
     pub held_by: Option<String>,
     /// Why the limit refuses nothing although there may be an overload: `unreadable`, `stalled` or `without-effect`; or, for a limit
     /// that is not in effect, one of [`FairStatus::NOT_IN_EFFECT`].
@@ -33,6 +33,9 @@ pub struct FairStatus {
     pub sources: u64,
     /// The sockets whose queues and drops are read, at most 64: first those that nobody serves.
     pub signals: Vec<FairSignal>,
+    /// The load that the service reports; `null` where it is no signal.
+    #[serde(default)]
+    pub load: Option<FairLoad>,
     /// Ports of `signals`, and of the limit if it has at most 16, on which no socket is open.
     #[serde(default)]
     pub closed_ports: Vec<u16>,
@@ -97,6 +100,7 @@ pub fn cause(held_by: Option<&str>) -> &'static str {
     match held_by {
         Some("drops") => "servers drop",
         Some("wait") => "units wait for long",
+        Some("load") => "the service reports that it is full",
         Some("demand") => "sources send more than fits",
         _ => "there was an overload a short time ago",
     }
@@ -131,6 +135,15 @@ impl FairState {
             Self::Releasing => "releasing",
         }
     }
+}
+
+/// The load that a service reports.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct FairLoad {
+    /// Whether there is a report of the last 2 s.
+    pub is_reported: bool,
+    /// Seconds for which requests wait inside of the service, as it reports, or as follows from its load.
+    pub wait_seconds: f64,
 }
 
 /// A socket whose queue and drops are read.

@@ -62,9 +62,18 @@ pub struct Decide {
     /// `[[limit]]` with `scope = "request"`, in the file's order.
     #[key(skip)]
     pub limits: Vec<RequestLimit>,
+    /// Whether services report their loads, for fair limits.
+    #[key(skip)]
+    pub takes_loads: bool,
 }
 
 impl Decide {
+    /// Whether something is served, if an address is set.
+    #[must_use]
+    pub fn has_questions(&self) -> bool {
+        self.takes_loads || !self.limits.is_empty()
+    }
+
     /// The protocols whose addresses are set.
     pub fn served(&self) -> impl Iterator<Item = RequestProtocol> {
         let http = self.http.is_some().then_some(RequestProtocol::Http);

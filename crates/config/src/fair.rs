@@ -48,9 +48,13 @@ pub struct FairTable {
     pub(super) at_most: Option<RateText>,
     /// The signs of an overload. `sockets`: queues and drops of the sockets on the limit's ports. A number: those of the
     /// sockets on this port of the host, for a backend that requests wait for: its listeners, and its UDP sockets
-    /// if the limit is on packets or bytes of UDP.
+    /// if the limit is on packets or bytes of UDP. `load`: what the service reports by `POST /v1/load` on the Unix socket of
+    /// `[decide] http`, under the limit's name.
     #[key(absent = "`[\"sockets\"]`")]
     pub(super) signals: Option<Vec<Signal>>,
+    /// The user that may report the load, beside root: a name in `/etc/passwd`, or a number. With `load` in `signals`.
+    #[key(absent = "root alone", examples = ["app"])]
+    pub(super) reported_by: Option<String>,
 }
 
 /// A sign of an overload.
@@ -60,9 +64,11 @@ pub enum Signal {
     Sockets,
     /// Those of the sockets on this port.
     Port(u16),
+    /// What the service reports.
+    Load,
 }
 
-const WORD: Kind = Kind::Words(|| vec!["sockets"]);
+const WORD: Kind = Kind::Words(|| vec!["sockets", "load"]);
 const PORT: Kind = Kind::Integer(1, 65_535);
 
 impl Value for Signal {
@@ -72,12 +78,13 @@ impl Value for Signal {
         let port = table::integer(at).and_then(|number| u16::try_from(number).ok());
         let signal = match (at.get_ref().as_str(), port) {
             (Some("sockets"), _) => Some(Self::Sockets),
+            (Some("load"), _) => Some(Self::Load),
             (_, Some(port)) if port > 0 => Some(Self::Port(port)),
             _ => None,
         };
         if signal.is_none() {
             let message = format!("invalid signal {}", table::typed(at));
-            let help = "write \"sockets\" for the limit's own ports, or the port of a backend on this host: signals = [\"sockets\", 8080]";
+            let help = "write \"sockets\" for the limit's own ports, the port of a backend on this host, or \"load\" for what the service reports: signals = [\"sockets\", 8080, \"load\"]";
             problems.error(at.span(), message, help);
         }
         signal
@@ -87,6 +94,7 @@ impl Value for Signal {
         Some(match self {
             Self::Sockets => "sockets".into(),
             Self::Port(port) => i64::from(*port).into(),
+            Self::Load => "load".into(),
         })
     }
 
@@ -94,6 +102,7 @@ impl Value for Signal {
         match self {
             Self::Sockets => "sockets".to_owned(),
             Self::Port(port) => format!("port {port}"),
+            Self::Load => "reported load".to_owned(),
         }
     }
 }
@@ -104,6 +113,7 @@ impl Signal {
         match self {
             Self::Sockets => "\"sockets\"".to_owned(),
             Self::Port(port) => port.to_string(),
+            Self::Load => "\"load\"".to_owned(),
         }
     }
 }
@@ -117,6 +127,8 @@ pub struct Fair {
     pub at_most: Option<Rate>,
     /// The signs of an overload, at least one.
     pub signals: Vec<Signal>,
+    /// The user that may report the load, beside root.
+    pub reported_by: Option<String>,
 }
 
 impl Fair {
@@ -135,7 +147,9 @@ impl Fair {
             .map(|least| format!("at least {}", rate(least)));
         let most = self.at_most.map(|most| format!("at most {}", rate(most)));
         let signals = format!("by {}", self.signals.shown());
-        let parts = least.into_iter().chain(most).chain([signals]);
+        let user = self.reported_by.as_ref();
+        let user = user.map(|user| format!("reported by user {user}"));
+        let parts = least.into_iter().chain(most).chain([signals]).chain(user);
         parts.collect::<Vec<_>>().join(", ")
     }
 }

@@ -4,7 +4,8 @@ use super::fair::{FAIR, Fair, FairTable, LimitRate, Signal};
 use super::limit::Limit;
 use super::limit_action::{Action, Throttle};
 use super::policy::{
-    Algorithm, Class, Direction, Key, Multiplier, ProtocolFilter, Rate, Service, Unit,
+    Algorithm, Class, Decide, Direction, Endpoint, Key, Multiplier, ProtocolFilter, Rate, Service,
+    Unit,
 };
 use super::rates::{RateText, ReadRate};
 use super::report::{Problems, Span};
@@ -16,6 +17,13 @@ impl Limit {
     #[must_use]
     pub const fn is_fair(&self) -> bool {
         self.shares.is_some()
+    }
+
+    /// Whether the load that its service reports is one of its signals.
+    #[must_use]
+    pub fn takes_load(&self) -> bool {
+        let shares = self.shares.as_ref();
+        shares.is_some_and(|shares| shares.signals.contains(&Signal::Load))
     }
 }
 
@@ -68,10 +76,16 @@ pub fn read(limit: &Limit, place: Place<'_>, problems: &mut Problems) -> Option<
     if let Err((message, help)) = check_signals(limit, &signals) {
         problems.error(span(&FairTable::SIGNALS), message, help);
     }
+    if written.reported_by.is_some() && !signals.contains(&Signal::Load) {
+        let message = "reported_by requires \"load\" in signals";
+        let help = "write signals = [\"sockets\", \"load\"], or leave out reported_by";
+        problems.error(span(&FairTable::REPORTED_BY), message, help);
+    }
     Some(Fair {
         at_least,
         at_most,
         signals,
+        reported_by: written.reported_by,
     })
 }
 
@@ -194,6 +208,18 @@ fn check(limit: &Limit, place: Place<'_>, problems: &mut Problems) {
             let help = format!("leave out {name}, or write it in a second limit");
             unsupported(&key, name.to_owned(), &help);
         }
+    }
+}
+
+/// Reports limits whose service has no socket on which it could report its load.
+pub fn check_loads(limits: &[Located<'_, Limit>], decide: &Decide, problems: &mut Problems) {
+    if matches!(decide.http, Some(Endpoint::Unix(_))) {
+        return;
+    }
+    for read in limits.iter().filter(|read| read.table.takes_load()) {
+        let message = "\"load\" in signals requires a Unix socket of [decide], which shows the user that reports";
+        let help = "add http = \"unix:/run/weir/decide.sock\" to [decide]";
+        problems.error(read.span_of(&Limit::FAIR), message, help);
     }
 }
 

@@ -131,6 +131,7 @@ pub fn read_decide(
                 .warning(read.span_of(&RequestLimit::NAME), message, help);
         }
     }
+    decide.takes_loads = packet_limits.iter().any(|read| read.table.takes_load());
     let packet_limits: Vec<&str> = packet_limits
         .iter()
         .map(|read| read.table.name.as_str())

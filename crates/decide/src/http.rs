@@ -1,16 +1,19 @@
-//! HTTP/1.1: `POST /v1/decide` in JSON, `GET /v1/check` for proxies, and `GET /v1/health` for health checks.
+//! HTTP/1.1: `POST /v1/decide` in JSON, `GET /v1/check` for proxies, `POST /v1/load` for services, and `GET /v1/health` for
+//! health checks.
 //!
-//! hyper without a framework: there are three routes. Requests are bounded in size; heads, bodies and pauses in time;
+//! hyper without a framework: there are four routes. Requests are bounded in size; heads, bodies and pauses in time;
 //! connections in number.
 
 use std::convert::Infallible;
 use std::future::poll_fn;
 use std::pin::pin;
+use std::sync::Arc;
 use std::task::Poll;
 
 use api::decide::Question;
 use config::human;
 use config::policy::RequestProtocol;
+use fair::Loads;
 use host::clients::{Activity, Client, accept};
 use host::descriptors::places;
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
@@ -19,11 +22,10 @@ use hyper::header::{HeaderMap, ORIGIN};
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use serde::Serialize;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener};
 
-use self::reply::{Reach, json, refuse, refuse_method, status, with_headers};
+use self::reply::{Reach, done, json, refuse, refuse_method, status, with_headers};
 use super::answer::Decided;
 use super::connection::{Connection, PATIENCE};
 use super::engine_handle::EngineHandle;
@@ -44,22 +46,18 @@ pub enum Listener {
     Unix(UnixListener),
 }
 
-/// The reply of `/v1/health`.
-#[derive(Serialize)]
-struct Health {
-    status: &'static str,
-}
-
 /// Serves until it is dropped.
-pub async fn serve(listener: Listener, handle: EngineHandle) {
-    serve_clients(listener, handle, places().http).await;
+pub async fn serve(listener: Listener, handle: EngineHandle, loads: Arc<Loads>) {
+    serve_clients(listener, handle, loads, places().http).await;
 }
 
 /// The same for up to `most` clients at a time.
-async fn serve_clients(listener: Listener, handle: EngineHandle, most: usize) {
+async fn serve_clients(listener: Listener, handle: EngineHandle, loads: Arc<Loads>, most: usize) {
     let of = |reach| Endpoint {
         handle,
+        loads,
         reach,
+        user: None,
         receiving: Receiving::default(),
     };
     match listener {
@@ -69,7 +67,12 @@ async fn serve_clients(listener: Listener, handle: EngineHandle, most: usize) {
         }
         Listener::Unix(listener) => {
             let endpoint = of(Reach::Files);
-            accept(listener, most, |client| spawn(client, endpoint.clone())).await;
+            accept(listener, most, |client| {
+                let user = client.user();
+                let endpoint = endpoint.clone();
+                spawn(client, Endpoint { user, ..endpoint });
+            })
+            .await;
         }
     }
 }
@@ -78,7 +81,10 @@ async fn serve_clients(listener: Listener, handle: EngineHandle, most: usize) {
 #[derive(Clone)]
 struct Endpoint {
     handle: EngineHandle,
+    loads: Arc<Loads>,
     reach: Reach,
+    /// The client's user, on a Unix socket.
+    user: Option<u32>,
     /// The bodies that are being received.
     receiving: Receiving,
 }
@@ -90,7 +96,9 @@ where
 {
     let endpoint = Endpoint {
         handle,
+        loads: Arc::default(),
         reach: Reach::Files,
+        user: None,
         receiving: Receiving::default(),
     };
     connection(client, endpoint).await;
@@ -142,22 +150,24 @@ where
         handle,
         reach,
         receiving,
+        ..
     } = endpoint;
     let reach = *reach;
-    match request.uri().path() {
-        "/v1/decide" => {}
+    let is_load = match request.uri().path() {
+        "/v1/decide" => false,
+        "/v1/load" => true,
         "/v1/check" => {
             activity.begin();
             return check::respond(&request, handle, reach);
         }
-        "/v1/health" => return json(StatusCode::OK, &Health { status: "ok" }),
+        "/v1/health" => return done(),
         _ => {
             return refuse(
                 StatusCode::NOT_FOUND,
-                "unknown path: use /v1/decide, /v1/check or /v1/health",
+                "unknown path: use /v1/decide, /v1/check, /v1/load or /v1/health",
             );
         }
-    }
+    };
     if request.method() != Method::POST {
         return refuse_method("POST");
     }
@@ -186,7 +196,11 @@ where
         Ok(body) => {
             // Until here, the client may have to make room.
             activity.begin();
-            decide(body, handle).await
+            if is_load {
+                load::respond(&body, endpoint.user, &endpoint.loads)
+            } else {
+                decide(body, handle).await
+            }
         }
         Err(error) if error.is::<LengthLimitError>() => refuse(
             StatusCode::PAYLOAD_TOO_LARGE,
@@ -336,6 +350,7 @@ const fn status_of(error: &DecideError) -> StatusCode {
 }
 
 mod check;
+mod load;
 mod reply;
 #[cfg(test)]
 mod tests;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use config::policy::{Decide, Endpoint};
+use fair::Loads;
 use host::unix_socket::{self, SocketFile};
 use thiserror::Error;
 use tokio::net::TcpListener;
@@ -45,6 +46,7 @@ pub enum ServiceError {
 /// Running servers; dropping this stops them.
 pub struct Service {
     handle: EngineHandle,
+    loads: Arc<Loads>,
     http: Option<Endpoint>,
     grpc: Option<SocketAddr>,
     /// Removed when this is dropped.
@@ -61,12 +63,13 @@ impl Service {
     pub fn start(config: &Decide, engine: Engine, now: Now) -> Result<Self, ServiceError> {
         let mut service = Self {
             handle: EngineHandle::new(Arc::new(Current::from_pointee(engine)), now),
+            loads: Arc::default(),
             http: None,
             grpc: None,
             socket: None,
             runtime: None,
         };
-        if config.limits.is_empty() {
+        if !config.has_questions() {
             return Ok(service);
         }
         let count = std::thread::available_parallelism()
@@ -103,7 +106,8 @@ impl Service {
                     }
                 };
                 service.http = Some(at);
-                threads.spawn(http::serve(listener, service.handle.clone()));
+                let loads = Arc::clone(&service.loads);
+                threads.spawn(http::serve(listener, service.handle.clone(), loads));
             }
             if let Some(address) = config.grpc {
                 let fail = |source| ServiceError::Listen {
@@ -148,7 +152,13 @@ impl Service {
         waiting.replace(self.handle.current(), engine, self.now());
     }
 
-    /// Whether servers run: only a config with limits on requests starts them.
+    /// What services report of themselves.
+    #[must_use]
+    pub const fn loads(&self) -> &Arc<Loads> {
+        &self.loads
+    }
+
+    /// Whether servers run: only a config with limits on requests, or with loads, starts them.
     #[must_use]
     pub const fn is_listening(&self) -> bool {
         self.runtime.is_some()

@@ -3,13 +3,15 @@
 //!
 //! [`Law`] is a pure state machine. Each tick it gets a [`Reading`] and returns the [`Level`]: the rate that each source may
 //! have, times its weight. It has no clock and reads nothing. [`Samples`] makes rates of sources from sampled packets, and
-//! [`signals`] reads from the kernel what the sockets of a limit have queued and dropped. `simulation` has the law, against
+//! [`signals`] reads from the kernel what the sockets of a limit have queued and dropped, and [`Loads`] has what services report
+//! of themselves. `simulation` has the law, against
 //! simulated servers and sources, in its tests.
 //!
 //! docs/explanation/fair-limits.md has the equations, their stability and what the law cannot do.
 
 mod law;
 mod level;
+mod loads;
 mod parameters;
 mod reading;
 mod samples;
@@ -20,6 +22,7 @@ mod water;
 
 pub use law::{Cause, Failure, Law, Report, State};
 pub use level::Level;
+pub use loads::{LASTS as LOAD_LASTS, Load, Loads, MOST as MOST_LOAD, Refused};
 pub use parameters::{Settings, Unit, period};
-pub use reading::{Connections, Queue, Reading, Source};
+pub use reading::{Connections, Queue, Reading, Reported, Source};
 pub use samples::Samples;

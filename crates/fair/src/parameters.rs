@@ -6,6 +6,8 @@ pub(crate) const TICK: f64 = 0.1;
 pub(crate) const TICK_OFF: f64 = 0.05;
 /// The longest tick, in seconds.
 const LONGEST_TICK: f64 = 0.5;
+/// The longest tick without a report of the service's load: what passed is compared with the growth of waits meanwhile.
+const TICK_WITHOUT_REPORT: f64 = 0.3;
 /// The units of a tick below which it is lengthened: fewer have too much noise.
 const UNITS_OF_A_TICK: f64 = 20.0;
 
@@ -51,6 +53,8 @@ pub(crate) const SERVED_BESIDE: f64 = 0.1;
 /// The wait to which the queue is regulated, in seconds. For UDP this share of the buffer if that is less.
 pub(crate) const TARGET: f64 = 0.05;
 pub(crate) const TARGET_OF_BUFFER: f64 = 0.3;
+/// Loads between an idle service and the target at a load of 1.
+pub(crate) const ROOM_OF_LOAD: f64 = 1.0 / 3.0;
 /// The share of the target above which the server is never idle.
 pub(crate) const BUSY: f64 = 0.4;
 
@@ -197,13 +201,16 @@ pub struct Settings {
 }
 
 /// Seconds from the last reading until the next. It is due earlier than the longest tick once enough units have come.
+/// `lacks_report`: the service has reported no load since.
 #[must_use]
-pub fn period(is_off: bool, unit: Unit, units: f64) -> f64 {
+pub fn period(is_off: bool, unit: Unit, units: f64, lacks_report: bool) -> f64 {
     if is_off {
         TICK_OFF
-    } else if units >= UNITS_OF_A_TICK * unit.granule() {
-        TICK
-    } else {
+    } else if units < UNITS_OF_A_TICK * unit.granule() {
         LONGEST_TICK
+    } else if lacks_report {
+        TICK_WITHOUT_REPORT
+    } else {
+        TICK
     }
 }

@@ -33,6 +33,38 @@ pub struct Queue {
     pub taken: Option<f64>,
     /// Connections that wait, in a limit on packets or bytes: only what passes shows how many units they are.
     pub connections: Connections,
+    /// What the service reports of itself. None: nothing of late.
+    pub reported: Option<Reported>,
+}
+
+/// Requests that wait inside of a service.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Reported {
+    /// For so many seconds.
+    pub wait: f64,
+    /// By how many more in each second. 0: not known.
+    pub growth: f64,
+    /// The load from which the wait was estimated. None: the wait was measured.
+    pub load: Option<f64>,
+    /// The number of the report.
+    pub number: u64,
+}
+
+impl Reported {
+    /// What the service served of what came to it, in units a second. `capacity`: what it serves while it is never idle.
+    #[must_use]
+    pub fn served_of(&self, came: f64, capacity: f64) -> f64 {
+        let is_growing = self.growth >= 0.0;
+        match self.load {
+            Some(load) if is_growing => came / load.max(1.0),
+            Some(load) if load > 1.0 => came.max(capacity),
+            Some(_) => came,
+            // In seconds, a queue grows by what is not served in parts of what is.
+            None if is_growing => came / (1.0 + self.growth),
+            // While little comes, how fast it shrinks says nothing of the capacity.
+            None => came + self.growth.max(-1.0).abs() * capacity,
+        }
+    }
 }
 
 /// Connections of a limit on packets or bytes. Numbers of connections, as the same fields of [`Queue`].

@@ -345,6 +345,13 @@ impl<S> Client<S> {
     }
 }
 
+impl Client<UnixStream> {
+    /// The user of the process that connected.
+    pub fn user(&self) -> Option<u32> {
+        self.stream.peer_cred().ok().map(|peer| peer.uid())
+    }
+}
+
 impl<S> Drop for Client<S> {
     fn drop(&mut self) {
         let Activity { place, places } = &self.activity;

@@ -248,7 +248,7 @@ impl Drop for Agent {
     }
 }
 
-fn exchange(mut stream: impl Read + Write, request: &str) -> (u16, String, Value) {
+pub fn exchange(mut stream: impl Read + Write, request: &str) -> (u16, String, Value) {
     // The agent may reply and close before it has read a body that is too long.
     let _ = stream.write_all(request.as_bytes());
     let mut answer = Vec::new();

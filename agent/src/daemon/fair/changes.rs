@@ -121,6 +121,7 @@ pub(super) const fn word_of_cause(cause: Cause) -> &'static str {
     match cause {
         Cause::Drops => "drops",
         Cause::Wait => "wait",
+        Cause::Load => "load",
         Cause::Demand => "demand",
         Cause::Recent => "recent",
     }

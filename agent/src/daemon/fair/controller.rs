@@ -9,10 +9,12 @@ use api::fair::FairStatus;
 use common::fair::LIFE_NANOSECONDS;
 use config::policy::{Config, Mode};
 use datapath::{FairHandle, LoadError};
+use fair::Loads;
+use host::read::read_text;
 
 use super::document::{document, without_effect};
 use super::limited::Limited;
-use super::settings::LimitSettings;
+use super::settings::{LimitSettings, user_id};
 use crate::daemon::events::EventLog;
 use crate::daemon::packets::{PacketEngine, Packets};
 
@@ -20,6 +22,10 @@ use crate::daemon::packets::{PacketEngine, Packets};
 const TICK: Duration = Duration::from_millis(50);
 /// How often a new policy is looked for while the one in effect has no fair limit.
 const IDLE: Duration = Duration::from_millis(500);
+
+/// The users of this host, and the most bytes of them.
+const USERS: &str = "/etc/passwd";
+const MOST_USERS: u64 = 16 << 20;
 
 /// How long levels are in effect after they were written.
 const LASTS: Duration = Duration::from_nanos(LIFE_NANOSECONDS);
@@ -70,13 +76,14 @@ impl Known {
 }
 
 impl FairController {
-    /// Starts the thread.
+    /// Starts the thread. `loads`: what services report of themselves.
     #[must_use]
-    pub fn start(packets: Packets, events: Arc<EventLog>) -> Self {
+    pub fn start(packets: Packets, events: Arc<EventLog>, loads: Arc<Loads>) -> Self {
         let shared = Arc::new(Shared::default());
         let running = Running {
             packets,
             events,
+            loads,
             shared: Arc::clone(&shared),
             began: Instant::now(),
             policy: None,
@@ -117,6 +124,7 @@ impl Shared {
 struct Running {
     packets: Packets,
     events: Arc<EventLog>,
+    loads: Arc<Loads>,
     shared: Arc<Shared>,
     began: Instant,
     /// The engine whose limits these are, and its number of changes at that time.
@@ -211,17 +219,37 @@ impl Running {
             let old = old.map(|old| before.swap_remove(old));
             self.limits.push(match old {
                 Some(old) if old.settings == settings => old.with(handle, now),
-                Some(old) => Limited::new(handle, settings, now).after(old),
-                None => Limited::new(handle, settings, now),
+                old => {
+                    let limited = Limited::new(handle, settings, Arc::clone(&self.loads), now);
+                    match old {
+                        Some(old) => limited.after(old),
+                        None => limited,
+                    }
+                }
             });
         }
         self.end(before);
+        self.expect_loads();
+    }
+
+    /// From now on, loads of these limits are reported, by these users.
+    fn expect_loads(&self) {
+        let limits = self.limits.iter();
+        let services = limits.filter(|limit| limit.settings.takes_load);
+        self.loads.replace(services.map(|limit| {
+            let user = limit.settings.reported_by.as_ref();
+            (
+                limit.name.clone(),
+                user.and_then(|user| reporter(&limit.name, user)),
+            )
+        }));
     }
 
     /// Releases the limits in effect.
     fn drop_limits(&mut self) {
         let limits = std::mem::take(&mut self.limits);
         self.end(limits);
+        self.expect_loads();
     }
 
     /// Releases limits that are no longer in effect.
@@ -245,6 +273,19 @@ impl Running {
             self.failure = Some(error);
         }
     }
+}
+
+/// The number of the user that may report a limit's load, beside root.
+fn reporter(limit: &str, user: &str) -> Option<u32> {
+    let users = read_text(USERS.as_ref(), MOST_USERS);
+    let number = user_id(user, users.as_deref().unwrap_or_default());
+    if number.is_none() {
+        tracing::error!(
+            limit,
+            "user {user:?} is not in {USERS}: only root may report the load of limit {limit:?}; write its number in reported_by"
+        );
+    }
+    number
 }
 
 #[cfg(test)]
@@ -320,6 +361,7 @@ mod tests {
         let running = Running {
             packets: Packets::default(),
             events: Arc::new(EventLog::default()),
+            loads: Arc::default(),
             shared: Arc::clone(&shared),
             began: Instant::now(),
             policy: None,

@@ -1,6 +1,6 @@
 //! Fair limits in `weir status`.
 
-use api::fair::{FairSignal, FairState, FairStatus};
+use api::fair::{FairLoad, FairSignal, FairState, FairStatus};
 use config::policy::Limit;
 use fair::signals::{Kind, Signals, Watched};
 use fair::{Failure, State};
@@ -51,6 +51,10 @@ pub(super) fn document(limited: &Limited) -> FairStatus {
         loss: report.loss,
         sources: limited.sources as u64,
         signals: signals.collect(),
+        load: limited.settings.takes_load.then(|| FairLoad {
+            is_reported: limited.reported.is_some(),
+            wait_seconds: limited.reported.map_or(0.0, |reported| reported.wait),
+        }),
         closed_ports: closed(&limited.settings.named, watched),
         onsets: limited.onsets(),
         levels: limited.levels.iter().copied().collect(),

@@ -1,10 +1,12 @@
 //! One fair limit: its law, what it reads, and what it writes.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Instant;
 
 use datapath::{FairCounts, FairHandle, FairLevel};
 use fair::signals::{Scale, Signals};
-use fair::{Law, Reading, Samples, State, Unit, period};
+use fair::{Law, Loads, Queue, Reading, Reported, Samples, State, Unit, period};
 
 use super::changes::{Change, Changes};
 use super::settings::LimitSettings;
@@ -29,6 +31,9 @@ pub(super) struct Limited {
     pub law: Law,
     /// `None`: the kernel cannot read sockets.
     pub signals: Option<Signals>,
+    loads: Arc<Loads>,
+    /// The load of the last reading.
+    pub reported: Option<Reported>,
     samples: Samples<(u64, u64)>,
     one_in: u32,
     /// The mean length of packets, in bytes.
@@ -46,7 +51,12 @@ pub(super) struct Limited {
 }
 
 impl Limited {
-    pub(super) fn new(mut handle: FairHandle, settings: LimitSettings, now: f64) -> Self {
+    pub(super) fn new(
+        mut handle: FairHandle,
+        settings: LimitSettings,
+        loads: Arc<Loads>,
+        now: f64,
+    ) -> Self {
         // An earlier agent's level is not this one's.
         handle.set(None);
         let law = Law::new(settings.law);
@@ -68,6 +78,8 @@ impl Limited {
             handle,
             law,
             signals: signals.ok(),
+            loads,
+            reported: None,
             samples: Samples::new(MOST_SOURCES),
             one_in: 0,
             length: FIRST_LENGTH,
@@ -118,9 +130,14 @@ impl Limited {
         };
         let is_off = self.law.is_off();
         // Half a millisecond early is on time.
-        if elapsed + 5e-4 < period(is_off, self.settings.law.unit, passed + refused) {
+        let load = self.load();
+        let number = |reported: Option<Reported>| reported.map(|reported| reported.number);
+        let lacks_report = load.is_some() && number(load) == number(self.reported);
+        let unit = self.settings.law.unit;
+        if elapsed + 5e-4 < period(is_off, unit, passed + refused, lacks_report) {
             return Vec::new();
         }
+        self.reported = load;
         let has_base = self.counts.is_some();
         self.read_at = now;
         self.counts = counts.ok();
@@ -133,7 +150,7 @@ impl Limited {
             .signals
             .as_mut()
             .map(|signals| signals.read(now, scale));
-        let queue = queue.and_then(Result::ok);
+        let queue = self.with_load(queue.and_then(Result::ok));
         if !has_base && self.counts.is_some() {
             // Counters of this policy begin now.
             return Vec::new();
@@ -158,6 +175,23 @@ impl Limited {
         self.remember(now);
         let watched = self.signals.as_ref().map_or(&[][..], Signals::watched);
         self.changes.after(now, &self.law.report(), watched)
+    }
+
+    /// What the service reports, if that is a signal.
+    fn load(&self) -> Option<Reported> {
+        if !self.settings.takes_load {
+            return None;
+        }
+        self.loads.read(&self.name, Instant::now())
+    }
+
+    /// The queue with the load of this reading. Without a report, nothing is known where no socket is a signal.
+    fn with_load(&self, queue: Option<Queue>) -> Option<Queue> {
+        let is_known = self.settings.reads_sockets() || self.reported.is_some();
+        queue.filter(|_| is_known).map(|queue| Queue {
+            reported: self.reported,
+            ..queue
+        })
     }
 
     /// Writes the level, which is in effect for two seconds.

@@ -13,6 +13,9 @@ const SHORTEST_BUFFER: f64 = 0.05;
 const OPEN_A_SOCKET: &str =
     "start the server, or name the port of a backend on this host in signals";
 
+const NO_LOAD: &str = "it has reported no load for 2 s";
+const REPORT_THE_LOAD: &str = "let it send POST /v1/load on the socket of [decide] every 0.1 s, or take \"load\" out of signals";
+
 /// A finding, and its fix.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Note {
@@ -61,6 +64,13 @@ fn notes(status: &FairStatus, unit: &str) -> Vec<Note> {
     let name = &status.limit;
     if let Some(note) = note_of_failure(status) {
         return vec![note];
+    }
+    let unreported = is_unreported(status).then(|| {
+        let found = format!("limit {name:?} has no signal of its service: {NO_LOAD}");
+        Note::new(found, REPORT_THE_LOAD)
+    });
+    if status.signals.is_empty() && status.load.is_some() {
+        return unreported.into_iter().collect();
     }
     if status.signals.is_empty() {
         return vec![Note::new(
@@ -123,12 +133,21 @@ fn notes(status: &FairStatus, unit: &str) -> Vec<Note> {
         )
     });
     let sized = long.chain(short).filter(|_| capacity > 0.0);
-    closed.into_iter().chain(unserved).chain(sized).collect()
+    let parts = unreported.into_iter().chain(closed);
+    parts.chain(unserved).chain(sized).collect()
+}
+
+/// Whether the service should report its load, and has not for 2 s.
+fn is_unreported(status: &FairStatus) -> bool {
+    status.load.is_some_and(|load| !load.is_reported)
 }
 
 /// The note on a limit that refuses nothing because something fails.
 fn note_of_failure(status: &FairStatus) -> Option<Note> {
     let (why, fix) = match status.failure.as_deref()? {
+        FairStatus::UNREADABLE if is_unreported(status) && status.signals.is_empty() => {
+            (NO_LOAD, REPORT_THE_LOAD.to_owned())
+        }
         FairStatus::UNREADABLE => (
             "sockets cannot be read by sock_diag, or are too many",
             "use a kernel with CONFIG_INET_DIAG and CONFIG_INET_UDP_DIAG (modprobe tcp_diag udp_diag), and name up to four ports".to_owned(),

@@ -21,6 +21,9 @@ pub(super) struct LimitSettings {
     pub datagrams: bool,
     /// The ports on each of which a socket should be open, in ascending order.
     pub named: Vec<u16>,
+    /// Whether the load that the service reports is a signal, and who may report it beside root.
+    pub takes_load: bool,
+    pub reported_by: Option<String>,
 }
 
 impl LimitSettings {
@@ -41,6 +44,7 @@ impl LimitSettings {
         let mut backends = 0;
         for signal in &fair.signals {
             match signal {
+                Signal::Load => {}
                 Signal::Port(port) => {
                     ports.push(*port..=*port);
                     named.push(*port);
@@ -64,6 +68,9 @@ impl LimitSettings {
             ProtocolFilter::Icmp => (false, false),
         };
         datagrams &= unit != fair::Unit::Connections;
+        if ports.is_empty() {
+            (listeners, datagrams) = (false, false);
+        }
         named.sort_unstable();
         named.dedup();
         // A backend listens.
@@ -79,7 +86,26 @@ impl LimitSettings {
             listeners,
             datagrams,
             named,
+            takes_load: limit.takes_load(),
+            reported_by: fair.reported_by.clone(),
         })
+    }
+
+    /// Whether sockets are signals.
+    pub(super) const fn reads_sockets(&self) -> bool {
+        self.listeners || self.datagrams
+    }
+}
+
+/// A user's number, by its name in a file of users as `/etc/passwd`, or by the number as text. Not by other databases of
+/// users: these may be slow.
+pub(super) fn user_id(text: &str, users: &str) -> Option<u32> {
+    let fields = users.lines().map(|line| line.split(':'));
+    let by_name = fields.filter_map(|mut fields| Some((fields.next()?, fields.nth(1)?)));
+    let found = by_name.filter(|(name, _)| *name == text).next();
+    match found {
+        Some((_, number)) => number.parse().ok(),
+        None => text.parse().ok(),
     }
 }
 
@@ -119,6 +145,32 @@ mod tests {
         assert_eq!(named("\"1000-1015\"", "").len(), 16);
         let many = "signals = [\"sockets\", 8080]";
         assert_eq!(named("\"1000-1016\"", many), [8080]);
+    }
+
+    #[test]
+    fn a_user_has_the_number_of_its_name_or_is_one() {
+        let users = "root:x:0:0:root:/root:/bin/sh\napp:x:993:990::/srv/app:/bin/false\n12:x:77:1::/:\nodd:x\n";
+        assert_eq!(user_id("app", users), Some(993));
+        assert_eq!(user_id("1000", users), Some(1000));
+        // A name goes before a number.
+        assert_eq!(user_id("12", users), Some(77));
+        assert_eq!(user_id("ap", users), None);
+        assert_eq!(user_id("odd", users), None);
+    }
+
+    #[test]
+    fn a_limit_without_sockets_as_signals_reads_none() {
+        let settings = |signals: &str| {
+            let text = format!(
+                "[agent]\ninterfaces = [\"lo\"]\n[decide]\nhttp = \"unix:/run/weir/decide.sock\"\n[[limit]]\nname = \"web\"\n\
+                 rate = \"fair\"\nfair = {{ signals = [{signals}], reported_by = \"app\" }}\n"
+            );
+            let config = config::parse("limits.toml".as_ref(), &text).unwrap().config;
+            LimitSettings::of(&config.limits[0]).unwrap()
+        };
+        assert!(!settings("\"load\"").reads_sockets());
+        assert!(settings("\"sockets\", \"load\"").reads_sockets());
+        assert!(settings("8080, \"load\"").reads_sockets());
     }
 
     #[test]

@@ -283,7 +283,7 @@ impl Agent {
     fn check_fixed(&self, before: &Config, config: &Config) -> Result<(), ReloadError> {
         let mut fixed = config::needing_restart(before, config);
         let has_endpoint = config.decide.http.is_some() || config.decide.grpc.is_some();
-        if has_endpoint && !config.decide.limits.is_empty() && !self.requests().is_listening() {
+        if has_endpoint && config.decide.has_questions() && !self.requests().is_listening() {
             fixed.push("whether [decide] has a server".to_owned());
         }
         if fixed.is_empty() {

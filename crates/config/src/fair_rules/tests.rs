@@ -25,6 +25,7 @@ fn a_fair_limit_has_bounds_and_signals() {
             at_least: None,
             at_most: None,
             signals: vec![Signal::Sockets],
+            reported_by: None,
         }
     );
     assert_eq!(
@@ -35,6 +36,7 @@ fn a_fair_limit_has_bounds_and_signals() {
             at_least: Some(Rate::per_second(20)),
             at_most: Some(Rate::per_second(5_000)),
             signals: vec![Signal::Sockets, Signal::Port(8_080)],
+            reported_by: None,
         }
     );
 }
@@ -84,6 +86,14 @@ fn what_a_fair_limit_does_not_support_is_an_error() {
         ("fair = { signals = [] }", "signals is empty"),
         ("fair = { signals = [\"cpu\"] }", "invalid signal \"cpu\""),
         ("fair = { signals = [0] }", "invalid signal 0"),
+        (
+            "fair = { signals = [\"load\"] }",
+            "\"load\" in signals requires a Unix socket of [decide]",
+        ),
+        (
+            "fair = { reported_by = \"app\" }",
+            "reported_by requires \"load\" in signals",
+        ),
         (
             "fair = { signals = [\"sockets\", \"sockets\"] }",
             "duplicate signal \"sockets\"",
@@ -141,6 +151,27 @@ fn what_a_fair_limit_does_not_support_is_an_error() {
     let without = LIMIT.replace("\"fair\"", "\"5/s\"\nfair = { at_most = \"7/s\" }");
     let report = parse(&without).unwrap_err().to_string();
     assert!(report.contains("fair requires rate = \"fair\""), "{report}");
+}
+
+#[test]
+fn the_load_of_a_service_is_reported_on_a_unix_socket() {
+    let fair = "fair = { signals = [\"sockets\", \"load\"], reported_by = \"app\" }\n";
+    let with = |http: &str| parse(&format!("{LIMIT}{fair}[decide]\nhttp = \"{http}\"\n"));
+    let loaded = with("unix:/run/weir/decide.sock").unwrap_or_else(|report| panic!("{report}"));
+    // The socket serves something, although no limit is on requests.
+    assert!(loaded.warnings.is_empty() && loaded.config.decide.takes_loads);
+    let limit = &loaded.config.limits[0];
+    assert_eq!(
+        limit.shares.clone().unwrap().signals,
+        [Signal::Sockets, Signal::Load]
+    );
+    assert!(
+        limit.summary().contains("by sockets, reported load"),
+        "{}",
+        limit.summary()
+    );
+    let report = with("127.0.0.1:9465").unwrap_err().to_string();
+    assert!(report.contains("requires a Unix socket"), "{report}");
 }
 
 #[test]

@@ -21,6 +21,12 @@ struct Refusal {
     error: String,
 }
 
+/// A reply that says only that all is well.
+#[derive(Serialize)]
+struct Done {
+    status: &'static str,
+}
+
 /// The clients of a listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reach {
@@ -67,6 +73,10 @@ pub(super) fn refuse(status: StatusCode, reason: &str) -> Response<Full<Bytes>> 
             error: reason.to_owned(),
         },
     )
+}
+
+pub(super) fn done() -> Response<Full<Bytes>> {
+    json(StatusCode::OK, &Done { status: "ok" })
 }
 
 pub(super) fn json(status: StatusCode, document: &impl Serialize) -> Response<Full<Bytes>> {

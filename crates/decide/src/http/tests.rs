@@ -28,7 +28,12 @@ async fn idle_clients_make_room_and_a_request_that_waits_keeps_its_place() {
     let handle = EngineHandle::new(Arc::clone(&current), host::monotonic_nanoseconds);
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    let server = tokio::spawn(serve_clients(Listener::Tcp(listener), handle, 2));
+    let server = tokio::spawn(serve_clients(
+        Listener::Tcp(listener),
+        handle,
+        Arc::default(),
+        2,
+    ));
     let connect = |text: String| async move {
         let mut client = TcpStream::connect(address).await.unwrap();
         client.write_all(text.as_bytes()).await.unwrap();
@@ -118,7 +123,12 @@ async fn a_connection_buffers_a_bounded_head() {
     let handle = EngineHandle::new(current, host::monotonic_nanoseconds);
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    let server = tokio::spawn(serve_clients(Listener::Tcp(listener), handle, 2));
+    let server = tokio::spawn(serve_clients(
+        Listener::Tcp(listener),
+        handle,
+        Arc::default(),
+        2,
+    ));
     for (cookie, is_read) in [(32 * 1024, true), (4 * BUFFER, false)] {
         let cookie = "a".repeat(cookie);
         let head = format!(

@@ -5,7 +5,7 @@ use crate::parameters::{
     ARRIVALS_WINDOW, CONNECTIONS_WINDOW, FEW_ARRIVE, FEWEST_ARRIVALS, FEWEST_WAITING, OUTSIDE,
     OUTSIDE_UNITS, PACKETS_OF_A_CONNECTION, SERVED_BESIDE, Unit,
 };
-use crate::reading::{Connections, Queue, Reading};
+use crate::reading::{Connections, Queue, Reading, Reported};
 
 /// Queues in units of the limit, and what reached them.
 #[derive(Clone, Copy, Debug, Default)]
@@ -20,6 +20,7 @@ pub struct Flow {
     pub taken: Option<f64>,
     /// The units of a connection, if nothing else arrives. Else 1.
     pub each: f64,
+    pub reported: Reported,
 }
 
 /// Sums of the last readings.
@@ -76,6 +77,7 @@ impl Arrivals {
             buffer: queue.buffer,
             taken: queue.taken,
             each: 1.0,
+            reported: queue.reported.unwrap_or_default(),
         };
         if *connections == Connections::default() {
             // What arrives beside connections is not known.

@@ -46,6 +46,8 @@ pub enum Cause {
     Drops,
     /// Units wait for long.
     Wait,
+    /// The service reports that it is full.
+    Load,
     /// Sources would send more than the capacity.
     Demand,
     /// An overload a short time ago.
@@ -211,6 +213,7 @@ impl Law {
         } else {
             self.cause = Some(match (drops, overload) {
                 (true, _) => Cause::Drops,
+                (_, true) if tick.is_reported => Cause::Load,
                 (_, true) => Cause::Wait,
                 _ => Cause::Demand,
             });

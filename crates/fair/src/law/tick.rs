@@ -27,6 +27,8 @@ pub struct Tick {
     /// Seconds that a unit waits, and to which that is regulated.
     pub wait: f64,
     pub target: f64,
+    /// Whether these are what the service reports, since that is nearer to an overload.
+    pub is_reported: bool,
 }
 
 impl Tick {
@@ -34,7 +36,9 @@ impl Tick {
     pub fn new(reading: &Reading, flow: &Flow, capacity: f64, is_off: bool, unit: Unit) -> Self {
         let granule = unit.granule();
         let rate = |units: f64| units / reading.elapsed;
-        let served = rate(flow.served(granule));
+        let served = flow
+            .reported
+            .served_of(rate(flow.served(granule)), capacity);
         let goodput = served.max(granule);
         let is_queued = flow.waiting >= FEWEST_WAITING * granule;
         // Of fragments, one datagram is read. While nothing is refused, drops show an overload early enough.
@@ -46,6 +50,14 @@ impl Tick {
         };
         let speed = reads.max(0.5 * capacity);
         let of_buffer = |buffer: f64| TARGET_OF_BUFFER * buffer / capacity.max(goodput);
+        let wait = if is_queued { flow.waiting / speed } else { 0.0 };
+        let target = flow.buffer.map_or(TARGET, of_buffer).min(TARGET);
+        let is_reported = flow.reported.wait / TARGET > wait / target;
+        let (wait, target) = if is_reported {
+            (flow.reported.wait, TARGET)
+        } else {
+            (wait, target)
+        };
         Self {
             now: reading.now,
             elapsed: reading.elapsed,
@@ -59,8 +71,9 @@ impl Tick {
             each: flow.each,
             served,
             is_queued,
-            wait: if is_queued { flow.waiting / speed } else { 0.0 },
-            target: flow.buffer.map_or(TARGET, of_buffer).min(TARGET),
+            wait,
+            target,
+            is_reported,
         }
     }
 

@@ -29,6 +29,7 @@ pub fn beside_polite(server: Server, mut blocks: Vec<Block>, end: f64) -> Scenar
         counters: true,
         are_packets: false,
         tiers: true,
+        reports: None,
     }
 }
 

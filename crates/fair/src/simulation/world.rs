@@ -1,6 +1,7 @@
 //! A simulated host: a server with a capacity and a finite queue, behind one token bucket per source.
 
 use super::random::Random;
+use super::reports::{Reporter, Reports};
 use super::sources::{Block, Demand, STEP, Sent, Way};
 use crate::signals::{LongQueue, overflowed};
 use crate::{Connections, Law, Level, Queue, Reading, Samples, Settings, Unit, period};
@@ -20,6 +21,8 @@ pub enum Server {
     Tcp,
     /// 390 connections a second, and a queue of 128.
     Short,
+    /// 2,000 requests a second on kept connections, and a queue of 800 inside of the server.
+    Inside,
 }
 
 impl Server {
@@ -28,6 +31,7 @@ impl Server {
             Self::Udp => 10_000.0,
             Self::Tcp => 600.0,
             Self::Short => 390.0,
+            Self::Inside => 2000.0,
         }
     }
 
@@ -36,6 +40,7 @@ impl Server {
             Self::Udp => 256.0,
             Self::Tcp => 511.0,
             Self::Short => 128.0,
+            Self::Inside => 800.0,
         }
     }
 }
@@ -72,6 +77,8 @@ pub struct Scenario {
     pub are_packets: bool,
     /// Whether networks can be limited, too. Not by rules of the kernel.
     pub tiers: bool,
+    /// What the service reports; its sockets show nothing then.
+    pub reports: Option<Reports>,
 }
 
 impl Scenario {
@@ -214,7 +221,8 @@ pub fn run(scenario: &Scenario, seed: u64) -> Log {
         all: 0.0,
     };
     let is_udp = scenario.server == Server::Udp;
-    let unit = if is_udp || scenario.are_packets {
+    let are_requests = scenario.server == Server::Inside;
+    let unit = if is_udp || are_requests || scenario.are_packets {
         Unit::Packets
     } else {
         Unit::Connections
@@ -241,6 +249,7 @@ pub fn run(scenario: &Scenario, seed: u64) -> Log {
         ..Counted::default()
     };
     let (mut long, mut waited) = (LongQueue::new(0.0), 0.0);
+    let mut reporter = Reporter::new(scenario.reports);
     let mut last = 0;
     for step in 0..steps {
         let now = step as f64 * STEP;
@@ -268,6 +277,7 @@ pub fn run(scenario: &Scenario, seed: u64) -> Log {
         }
         let speed = full_speed * (scenario.capacity)(now) / service.mean_cost;
         let (served, can, accepted) = service.serve(arriving, speed, room, &mut random);
+        reporter.step(now, (served, can), service.queue, speed);
         let is_good = service.queue <= PATIENCE * speed;
         let mut entry = Entry {
             offered: vec![0.0; scenario.blocks.len()],
@@ -302,7 +312,9 @@ pub fn run(scenario: &Scenario, seed: u64) -> Log {
         }
         counted.dropped += arriving * (1.0 - accepted);
         let elapsed = (step + 1 - last) as f64 * STEP;
-        if elapsed > period(log.law.is_off(), unit, counted.passed + counted.refused) - 0.001 {
+        let units = counted.passed + counted.refused;
+        let lacks_report = reporter.lacks_report(now);
+        if elapsed > period(log.law.is_off(), unit, units, lacks_report) - 0.001 {
             last = step + 1;
             sample(
                 &mut samples,
@@ -331,11 +343,19 @@ pub fn run(scenario: &Scenario, seed: u64) -> Log {
                 elapsed,
                 passed: counted.passed,
                 refused: counted.refused,
-                queue: (scenario.readable)(now).then_some(if scenario.are_packets {
-                    queue.of_connections()
+                queue: if reporter.reports() {
+                    let reported = reporter.read(now);
+                    reported.map(|reported| Queue {
+                        reported: Some(reported),
+                        ..Queue::default()
+                    })
                 } else {
-                    queue
-                }),
+                    (scenario.readable)(now).then_some(if scenario.are_packets {
+                        queue.of_connections()
+                    } else {
+                        queue
+                    })
+                },
                 sources: &samples.read(elapsed, log.law.is_off()),
             };
             waited = service.queue;

@@ -16,7 +16,7 @@ pub(super) fn line(fair: &FairStatus) -> String {
     let failure = reason.map_or_else(String::new, |reason| {
         let time = match fair.failure.as_deref() {
             Some(FairStatus::UNREADABLE | FairStatus::STALLED) => "",
-            _ => " for 30 s",
+            _ => " for up to 30 s",
         };
         format!("; released{time}: {reason}")
     });

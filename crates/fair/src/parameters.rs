@@ -153,8 +153,14 @@ pub(crate) const EFFECT_WINDOW: f64 = 1.0;
 pub(crate) const FEWER_PASS: f64 = 0.15;
 pub(crate) const FEWER_DROPS: f64 = 0.5;
 pub(crate) const LEAST_EFFECT: f64 = 0.25;
-/// Seconds after a release without effect in which nobody is limited.
+/// Seconds after a release without effect in which nobody is limited; and those in which a level would have had an effect
+/// that end them early.
 pub(crate) const PAUSE: f64 = 30.0;
+pub(crate) const EVIDENT: f64 = 0.5;
+/// The share of time with a long queue from which servers are never idle.
+pub(crate) const MOSTLY: f64 = 0.5;
+/// What passes is an overload by itself if it is so many times what servers take, and what passed at the release.
+pub(crate) const TWICE: f64 = 2.0;
 /// The shares of the largest goodput, and of what passes, below which there is no goodput.
 pub(crate) const NO_GOODPUT: f64 = 0.01;
 pub(crate) const NO_PART: f64 = 0.05;

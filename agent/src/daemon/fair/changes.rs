@@ -135,7 +135,7 @@ pub(super) const fn why(failure: Failure) -> &'static str {
             "servers have served nothing for 1 s while units wait: no rate helps until they do"
         }
         Failure::WithoutEffect => {
-            "its level has no effect on the overload: it refuses nothing for 30 s"
+            "its level has no effect on the overload: it refuses nothing for up to 30 s"
         }
     }
 }

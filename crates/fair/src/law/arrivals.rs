@@ -21,6 +21,8 @@ pub struct Flow {
     /// The units of a connection, if nothing else arrives. Else 1.
     pub each: f64,
     pub reported: Reported,
+    /// Whether queues are counted in units of the limit, not in connections of a measured number of units.
+    pub is_exact: bool,
 }
 
 /// Sums of the last readings.
@@ -78,8 +80,9 @@ impl Arrivals {
             taken: queue.taken,
             each: 1.0,
             reported: queue.reported.unwrap_or_default(),
+            is_exact: *connections == Connections::default(),
         };
-        if *connections == Connections::default() {
+        if flow.is_exact {
             // What arrives beside connections is not known.
             if let Some(arrived) = counted.units {
                 let (passed, seconds) = (counted.passed, counted.seconds);

@@ -2,7 +2,7 @@
 
 use super::tick::Tick;
 use crate::parameters::{
-    EFFECT_WINDOW, FEWER_DROPS, FEWER_PASS, LEAST_EFFECT, WITHOUT_EFFECT_ON_DROPS,
+    EFFECT_WINDOW, FEWER_DROPS, FEWER_PASS, HOLDS, LEAST_EFFECT, LONGER, WITHOUT_EFFECT_ON_DROPS,
 };
 
 /// What passes and what is dropped, now and when most passed since the onset.
@@ -12,21 +12,26 @@ pub struct Effect {
     at_most: Means,
     /// Seconds without effect.
     without: f64,
+    /// Releases since the last overload that a level ended, after which a level would have had an effect.
+    wrong: i32,
 }
 
 /// Means over about a second, in units a second.
 #[derive(Clone, Copy, Debug, Default)]
-struct Means {
-    passed: f64,
-    drops: f64,
+pub struct Means {
+    pub passed: f64,
+    pub drops: f64,
+    /// What was dropped, or has begun to wait.
+    pub unserved: f64,
+    /// The share of time in which a queue was long.
+    pub long: f64,
 }
 
 impl Effect {
     /// Whether the level has had no effect on drops for 2 s. `overload`: there are as many as in an overload.
     pub fn read(&mut self, tick: &Tick, limits: bool, overload: bool) -> bool {
         let gain = 1.0 - (-tick.elapsed / EFFECT_WINDOW).exp();
-        self.now.passed += gain * (tick.passed - self.now.passed);
-        self.now.drops += gain * (tick.drops - self.now.drops);
+        self.now.approach(tick, gain);
         if !limits || self.now.passed >= self.at_most.passed {
             self.at_most = self.now;
         }
@@ -45,6 +50,38 @@ impl Effect {
         } else {
             0.0
         };
-        self.without >= WITHOUT_EFFECT_ON_DROPS - 1e-9
+        self.without >= self.longer(WITHOUT_EFFECT_ON_DROPS) - 1e-9
+    }
+
+    pub const fn now(&self) -> Means {
+        self.now
+    }
+
+    /// When most passed since the onset.
+    pub const fn at_most(&self) -> Means {
+        self.at_most
+    }
+
+    /// So many seconds, four times as many after each release that was wrong, up to 30.
+    pub fn longer(&self, seconds: f64) -> f64 {
+        (seconds * LONGER.powi(self.wrong)).min(HOLDS[1])
+    }
+
+    pub const fn release_was_wrong(&mut self) {
+        self.wrong = self.wrong.saturating_add(1);
+    }
+
+    /// A level has ended an overload.
+    pub const fn level_was_right(&mut self) {
+        self.wrong = 0;
+    }
+}
+
+impl Means {
+    fn approach(&mut self, tick: &Tick, gain: f64) {
+        self.passed += gain * (tick.passed - self.passed);
+        self.drops += gain * (tick.drops - self.drops);
+        self.unserved += gain * (tick.drops + tick.growth - self.unserved);
+        self.long += gain * (f64::from(u8::from(tick.wait >= tick.target)) - self.long);
     }
 }

@@ -1,7 +1,9 @@
 //! Fail-safe: what a law cannot know or cannot help refuses nobody.
 
+use super::effect::Effect;
+use super::pause::{Pause, Reason};
 use super::tick::Tick;
-use crate::parameters::{PAUSE, STALLED, UNREADABLE, WITHOUT_EFFECT};
+use crate::parameters::{STALLED, UNREADABLE, WITHOUT_EFFECT};
 
 /// Why a fair limit is off, from one tick to the next, although there may be an overload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -10,7 +12,8 @@ pub enum Failure {
     Unreadable,
     /// Units have waited for 1 s and none was served: no rate helps. Until one is.
     Stalled,
-    /// The level was at its least for 10 s without effect, or had none on drops for 2 s. For 30 s.
+    /// The level was at its least for 10 s without effect, or had none on drops for 2 s. For 30 s, or until one would have an
+    /// effect.
     WithoutEffect,
 }
 
@@ -21,7 +24,7 @@ pub struct Watch {
     unreadable: f64,
     stalled: f64,
     at_least: f64,
-    until: f64,
+    pause: Pause,
     /// The largest goodput since the last stall.
     goodput: f64,
 }
@@ -42,7 +45,14 @@ impl Watch {
 
     /// Whether the limit has to be released, or kept off. `at_least`: there is an overload, and the level cannot fall.
     /// `without_effect`: drops do not depend on the level.
-    pub fn readable(&mut self, tick: &Tick, at_least: bool, without_effect: bool) -> bool {
+    pub fn readable(
+        &mut self,
+        tick: &Tick,
+        overload: bool,
+        at_least: bool,
+        without_effect: bool,
+        effect: &mut Effect,
+    ) -> bool {
         self.unreadable = 0.0;
         self.goodput = self.goodput.max(tick.goodput);
         let stalls = tick.is_queued && tick.serves_none_of(self.goodput);
@@ -59,7 +69,7 @@ impl Watch {
         let lasts = match self.failure {
             Some(Failure::Unreadable) | None => false,
             Some(Failure::Stalled) => stalls,
-            Some(Failure::WithoutEffect) => tick.now < self.until,
+            Some(Failure::WithoutEffect) => self.pause.lasts(tick, overload, effect),
         };
         if !lasts {
             self.failure = None;
@@ -68,7 +78,12 @@ impl Watch {
                 self.goodput = 0.0;
             } else if without_effect || self.at_least >= WITHOUT_EFFECT - 1e-9 {
                 self.failure = Some(Failure::WithoutEffect);
-                self.until = tick.now + PAUSE;
+                let reason = if without_effect {
+                    Reason::Drops
+                } else {
+                    Reason::AtLeast
+                };
+                self.pause = Pause::new(reason, tick.now, effect);
                 self.at_least = 0.0;
             }
         }

@@ -6,6 +6,7 @@ mod capacity;
 mod effect;
 mod failure;
 mod fill;
+mod pause;
 mod tick;
 
 pub use failure::Failure;
@@ -172,7 +173,9 @@ impl Law {
         let at_least = self.is_on() && overload && self.is_at_its_least();
         let limits = self.level().is_some();
         let without_effect = self.effect.read(tick, limits, drops);
-        if self.watch.readable(tick, at_least, without_effect) {
+        let effect = &mut self.effect;
+        let watch = &mut self.watch;
+        if watch.readable(tick, overload, at_least, without_effect, effect) {
             self.fail(tick.now);
             return;
         }
@@ -250,6 +253,7 @@ impl Law {
 
     fn end_if_high(&mut self) {
         if self.fill.level >= self.most() {
+            self.effect.level_was_right();
             self.end();
         }
     }

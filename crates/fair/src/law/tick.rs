@@ -15,6 +15,12 @@ pub struct Tick {
     pub passed: f64,
     pub refused: f64,
     pub drops: f64,
+    /// How much more waits.
+    pub growth: f64,
+    /// No less than what entered queues. Infinite if that is not known.
+    pub entered: f64,
+    /// Whether drops and growth are counted in units of the limit.
+    pub is_exact: bool,
     /// The share of passed units that servers dropped.
     pub loss: f64,
     /// Units that servers served: at least one a second, so that it divides.
@@ -65,6 +71,12 @@ impl Tick {
             passed: rate(flow.passed),
             refused: rate(reading.refused),
             drops: rate(flow.dropped),
+            growth: rate(flow.growth),
+            entered: flow
+                .taken
+                .filter(|_| flow.is_exact)
+                .map_or(f64::INFINITY, |taken| rate(taken + flow.growth)),
+            is_exact: flow.is_exact,
             loss: (flow.dropped / flow.passed.max(granule)).min(1.0),
             goodput,
             usual: unbounded.min(USUAL_TIMES * goodput) / flow.each,

@@ -10,6 +10,7 @@ mod outside;
 mod overloads;
 mod pauses;
 mod random;
+mod releases;
 mod reports;
 mod safety;
 mod scenarios;

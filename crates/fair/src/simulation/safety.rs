@@ -159,9 +159,9 @@ fn a_level_without_effect_is_released_after_ten_seconds_and_tried_again() {
     assert!((29.9..30.5).contains(&(again - failed)), "{failed} {again}");
 }
 
-/// A law alone, which gets all drops as counted: 250 a second whatever passes, and no queue.
-#[test]
-fn drops_that_do_not_depend_on_the_level_release_it() {
+/// A law alone, which gets all drops as counted: 250 a second whatever passes, and no queue. A server takes 6,000 a second,
+/// and from 15 s on one source sends `flood`. Returns when nobody was limited any more, and the times of ticks with a level.
+fn with_drops_of_any_level(flood: f64) -> (f64, Vec<f64>) {
     use crate::{Law, Queue, Reading, Settings, Source, Unit};
     let mut law = Law::new(Settings {
         unit: Unit::Packets,
@@ -169,8 +169,6 @@ fn drops_that_do_not_depend_on_the_level_release_it() {
         at_most: None,
         tiers: false,
     });
-    // One of 3,000 a second, and 20 of 100.
-    let rates = [vec![3000.0], vec![100.0; 20]].concat();
     let source = |rate: f64| Source {
         weight: 1.0,
         rate,
@@ -178,35 +176,61 @@ fn drops_that_do_not_depend_on_the_level_release_it() {
         samples: 100.0,
         ..Source::default()
     };
-    let sources: Vec<Source> = rates.iter().copied().map(source).collect();
-    let (mut now, mut limited, mut onset, mut failed) = (0.0, 0.0, None, None);
+    let (mut now, mut failed, mut limited) = (0.0, f64::INFINITY, Vec::new());
     while now < 30.0 {
         let elapsed = if law.is_off() { 0.05 } else { 0.1 };
         now += elapsed;
+        // One of 3,000 a second, 20 of 100, and the flood.
+        let flood = if now < 15.0 { 0.0 } else { flood };
+        let rates = [vec![3000.0, flood], vec![100.0; 20]].concat();
         let level = law.level().map_or(f64::INFINITY, |level| level.rate);
         let passed: f64 = rates.iter().map(|rate| rate.min(level)).sum();
+        let dropped = 250.0 + (passed - 6000.0).max(0.0);
         law.step(&Reading {
             now,
             elapsed,
             passed: passed * elapsed,
-            refused: (5000.0 - passed) * elapsed,
+            refused: (rates.iter().sum::<f64>() - passed) * elapsed,
             queue: Some(Queue {
-                waiting: 0.0,
-                growth: 0.0,
-                dropped: 250.0 * elapsed,
+                dropped: dropped * elapsed,
                 buffer: Some(256.0),
                 ..Queue::default()
             }),
-            sources: &sources,
+            sources: &rates.iter().copied().map(source).collect::<Vec<_>>(),
         });
         if law.level().is_some() {
-            onset = onset.or(Some(now));
-            limited += elapsed;
+            limited.push(now);
         }
-        let failure = law.report().failure == Some(Failure::WithoutEffect);
-        failed = failed.or(failure.then_some(now));
+        if law.report().failure == Some(Failure::WithoutEffect) {
+            failed = now.min(failed);
+        }
     }
-    let lasted = failed.unwrap() - onset.unwrap();
+    (failed, limited)
+}
+
+#[test]
+fn drops_that_do_not_depend_on_the_level_release_it() {
+    let (failed, limited) = with_drops_of_any_level(0.0);
+    let lasted = failed - limited[0];
     assert!((2.0..9.0).contains(&lasted), "{lasted}");
+    let limited = limited.len() as f64 * 0.1;
     assert!(limited < 12.0, "{limited} of 30 s");
+}
+
+#[test]
+fn a_flood_after_drops_that_do_not_depend_on_the_level_ends_the_pause() {
+    for flood in [5_000.0, 20_000.0, 200_000.0] {
+        let (failed, limited) = with_drops_of_any_level(flood);
+        let again = limited.iter().find(|now| **now > failed).unwrap();
+        println!(
+            "drops of any level, then {flood}/s: limited after {:.2} s",
+            again - 15.0
+        );
+        assert!(
+            failed < 15.0 && (15.0..16.5).contains(again),
+            "{failed} {again}"
+        );
+        let limited = limited.iter().filter(|now| **now > 15.0).count() as f64 * 0.1;
+        assert!(limited > 12.0, "{limited} of 15 s");
+    }
 }

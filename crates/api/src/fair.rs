@@ -39,6 +39,10 @@ pub struct FairStatus {
     /// Ports of `signals`, and of the limit if it has at most 16, on which no socket is open.
     #[serde(default)]
     pub closed_ports: Vec<u16>,
+    /// Sockets of other users on the ports of servers, which are ignored, at most 64. Not those on loopback addresses, unless the
+    /// port is in `signals`.
+    #[serde(default)]
+    pub strangers: Vec<FairStranger>,
     /// Onsets since the agent started.
     pub onsets: u64,
     /// The level at the end of each of the last seconds, oldest first; `null` while nothing was refused.
@@ -160,4 +164,14 @@ pub struct FairSignal {
     pub drops: u64,
     /// Whether something is taken from the queue. If not, it is ignored.
     pub is_served: bool,
+}
+
+/// A user's sockets on a port, which are ignored beside a server's.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FairStranger {
+    pub port: u16,
+    /// `listener` or `udp`.
+    pub kind: String,
+    /// The number of the user.
+    pub user: u32,
 }

@@ -1,6 +1,6 @@
 //! Fair limits in `weir status`.
 
-use api::fair::{FairLoad, FairSignal, FairState, FairStatus};
+use api::fair::{FairLoad, FairSignal, FairState, FairStatus, FairStranger};
 use config::policy::Limit;
 use fair::signals::{Kind, Signals, Watched};
 use fair::{Failure, State};
@@ -18,15 +18,17 @@ pub(super) fn document(limited: &Limited) -> FairStatus {
     let watched = limited.signals.as_ref().map_or(&[][..], Signals::watched);
     let signals = unserved_first(watched).map(|watched| FairSignal {
         port: watched.socket.port,
-        kind: match watched.socket.kind {
-            Kind::Listener => "listener",
-            Kind::Datagrams => "udp",
-        }
-        .to_owned(),
+        kind: kind(watched.socket.kind == Kind::Listener),
         waiting: watched.socket.waiting.into(),
         room: watched.socket.room.into(),
         drops: watched.socket.drops.into(),
         is_served: watched.is_served,
+    });
+    let strangers = limited.signals.iter().flat_map(Signals::strangers);
+    let strangers = strangers.take(MOST_SIGNALS).map(|one| FairStranger {
+        port: one.port,
+        kind: kind(one.is_listener),
+        user: one.user,
     });
     FairStatus {
         limit: limited.name.clone(),
@@ -56,9 +58,14 @@ pub(super) fn document(limited: &Limited) -> FairStatus {
             wait_seconds: limited.reported.map_or(0.0, |reported| reported.wait),
         }),
         closed_ports: closed(&limited.settings.named, watched),
+        strangers: strangers.collect(),
         onsets: limited.onsets(),
         levels: limited.levels.iter().copied().collect(),
     }
+}
+
+fn kind(is_listener: bool) -> String {
+    if is_listener { "listener" } else { "udp" }.to_owned()
 }
 
 /// A limit of the config that is not in effect. `failure`: one of [`FairStatus::NOT_IN_EFFECT`].

@@ -1,6 +1,6 @@
 //! Notes on fair limits for the operator: signals, backlogs and buffers.
 
-use api::fair::{FairSignal, FairStatus};
+use api::fair::FairStatus;
 use api::status::Status;
 use fair::signals::DATAGRAM;
 use host::PROGRAM;
@@ -96,12 +96,22 @@ fn notes(status: &FairStatus, unit: &str) -> Vec<Note> {
             Note::new(
                 format!(
                     "limit {name:?} ignores the queue of {} port {}: nobody takes anything from it",
-                    kind(signal),
+                    protocol(&signal.kind),
                     signal.port
                 ),
                 "restart the server that opened it",
             )
         });
+    let strangers = status.strangers.iter().map(|one| {
+        let (protocol, port) = (protocol(&one.kind), one.port);
+        Note::new(
+            format!(
+                "limit {name:?} ignores what user {} has opened on {protocol} port {port}, beside a server of another user",
+                one.user
+            ),
+            format!("end the one that is not yours: ss -lntup 'sport = :{port}'"),
+        )
+    });
     // Requests and bytes do not say how many connections or datagrams a server takes.
     let capacity = status.capacity.unwrap_or_default();
     let long = status.signals.iter().filter(|signal| {
@@ -134,7 +144,11 @@ fn notes(status: &FairStatus, unit: &str) -> Vec<Note> {
     });
     let sized = long.chain(short).filter(|_| capacity > 0.0);
     let parts = unreported.into_iter().chain(closed);
-    parts.chain(unserved).chain(sized).collect()
+    parts
+        .chain(unserved)
+        .chain(strangers)
+        .chain(sized)
+        .collect()
 }
 
 /// Whether the service should report its load, and has not for 2 s.
@@ -190,13 +204,14 @@ fn note_of_failure(status: &FairStatus) -> Option<Note> {
     ))
 }
 
-fn kind(signal: &FairSignal) -> &'static str {
-    if signal.kind == "udp" { "UDP" } else { "TCP" }
+fn protocol(kind: &str) -> &'static str {
+    if kind == "udp" { "UDP" } else { "TCP" }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use api::fair::{FairSignal, FairStranger};
 
     fn status(kind: &str, room: u64, capacity: f64) -> FairStatus {
         FairStatus {
@@ -248,6 +263,26 @@ mod tests {
         assert_eq!(found.len(), 1);
         assert!(found[0].found.contains("no signal of port 443, 8080"));
         assert!(!found[0].is_failure);
+    }
+
+    #[test]
+    fn a_socket_of_another_user_that_is_ignored_is_noted() {
+        let status = FairStatus {
+            strangers: vec![FairStranger {
+                port: 8080,
+                kind: "listener".to_owned(),
+                user: 1001,
+            }],
+            ..status("listener", 128, 600.0)
+        };
+        let found = notes(&status, "connections");
+        assert_eq!(found.len(), 1);
+        assert!(
+            found[0]
+                .found
+                .contains("user 1001 has opened on TCP port 8080")
+        );
+        assert!(found[0].fix.contains("sport = :8080") && !found[0].is_failure);
     }
 
     #[test]

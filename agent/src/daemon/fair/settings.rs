@@ -41,14 +41,13 @@ impl LimitSettings {
             LEAST
         };
         let (mut ports, mut named) = (Vec::new(), Vec::new());
-        let mut backends = 0;
+        let mut backends = Vec::new();
         for signal in &fair.signals {
             match signal {
                 Signal::Load => {}
                 Signal::Port(port) => {
-                    ports.push(*port..=*port);
                     named.push(*port);
-                    backends += 1;
+                    backends.push(*port);
                 }
                 Signal::Sockets => match &limit.ports {
                     Some(own) => {
@@ -68,13 +67,13 @@ impl LimitSettings {
             ProtocolFilter::Icmp => (false, false),
         };
         datagrams &= unit != fair::Unit::Connections;
-        if ports.is_empty() {
+        if ports.is_empty() && backends.is_empty() {
             (listeners, datagrams) = (false, false);
         }
         named.sort_unstable();
         named.dedup();
         // A backend listens.
-        listeners |= backends > 0;
+        listeners |= !backends.is_empty();
         Some(Self {
             law: Settings {
                 unit,
@@ -82,7 +81,7 @@ impl LimitSettings {
                 at_most: fair.at_most.map(per_second),
                 tiers: false,
             },
-            ports: Ports(ports),
+            ports: Ports::new(ports).and_backends(&backends),
             listeners,
             datagrams,
             named,
@@ -171,6 +170,16 @@ mod tests {
         assert!(!settings("\"load\"").reads_sockets());
         assert!(settings("\"sockets\", \"load\"").reads_sockets());
         assert!(settings("8080, \"load\"").reads_sockets());
+    }
+
+    #[test]
+    fn ports_in_signals_are_those_of_backends() {
+        let text = "[agent]\ninterfaces = [\"lo\"]\n[[limit]]\nname = \"web\"\nports = [443]\nunit = \"connections\"\n\
+             rate = \"fair\"\nfair = { signals = [\"sockets\", 8080] }\n";
+        let config = config::parse("limits.toml".as_ref(), text).unwrap().config;
+        let settings = LimitSettings::of(&config.limits[0]).unwrap();
+        let expected = Ports::new(vec![443..=443]).and_backends(&[8080]);
+        assert_eq!(settings.ports, expected);
     }
 
     #[test]

@@ -31,7 +31,8 @@ use owner::{Local, owners};
 pub use ports::Ports;
 use reader::{Found, Reader};
 pub use reader::{Kind, Socket};
-use strangers::strangers;
+pub use strangers::Stranger;
+use strangers::{reported, strangers};
 use taken::{Due, Taken};
 
 /// The bytes that the kernel charges a UDP socket for a small datagram: a buffer of 212,992 bytes holds 256. Drivers that receive
@@ -66,6 +67,7 @@ pub struct Signals {
     looks: Looks,
     known: BTreeMap<u64, Known>,
     watched: Vec<Watched>,
+    strangers: BTreeSet<Stranger>,
 }
 
 /// A kind of socket that is read, and its counters of the namespace.
@@ -109,6 +111,7 @@ impl Signals {
             looks: Looks::new(),
             known: BTreeMap::new(),
             watched: Vec::new(),
+            strangers: BTreeSet::new(),
         })
     }
 
@@ -148,8 +151,9 @@ impl Signals {
             self.look(now, port, &found, findings.as_ref());
         }
         let since = |cookie: u64| self.known.get(&cookie).map_or(now, |known| known.since);
-        let strangers = strangers(&found, since);
-        found.retain(|found| !strangers.contains(&found.socket.cookie));
+        let ignored = strangers(&found, &self.ports, since);
+        self.strangers = reported(&found, &ignored, &self.ports);
+        found.retain(|found| !ignored.contains(&found.socket.cookie));
         self.watched.clear();
         for Found { socket, .. } in found {
             let known = self.known.get(&socket.cookie);
@@ -241,6 +245,12 @@ impl Signals {
     #[must_use]
     pub fn watched(&self) -> &[Watched] {
         &self.watched
+    }
+
+    /// Sockets of other users that do not count, in the last reading.
+    #[must_use]
+    pub const fn strangers(&self) -> &BTreeSet<Stranger> {
+        &self.strangers
     }
 }
 

@@ -21,7 +21,7 @@ const CONNECTIONS: Scale = Scale {
 };
 
 fn signals(port: u16, listeners: bool) -> Signals {
-    patient(Signals::new(Ports(vec![port..=port]), listeners, !listeners).unwrap())
+    patient(Signals::new(Ports::new(vec![port..=port]), listeners, !listeners).unwrap())
 }
 
 /// Signals whose dumps and looks end however long they take.
@@ -78,7 +78,7 @@ fn a_port_that_is_named_twice_is_read_once() {
     let address = server.local_addr().unwrap();
     let client = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let port = address.port();
-    let ports = Ports(vec![port..=port, port..=port, port..=port]);
+    let ports = Ports::new(vec![port..=port, port..=port, port..=port]);
     let mut signals = patient(Signals::new(ports, false, true).unwrap());
     let room = signals.read(0.0, PACKETS).unwrap().buffer.unwrap();
     let sent = 2 * room as usize;
@@ -137,7 +137,7 @@ fn a_listener_that_nobody_serves_is_ignored_and_one_that_is_served_is_not() {
         clients.push(TcpStream::connect(address).unwrap());
     }
     let ports = addresses.map(|address| address.port()..=address.port());
-    let mut signals = patient(Signals::new(Ports(ports.to_vec()), true, false).unwrap());
+    let mut signals = patient(Signals::new(Ports::new(ports.to_vec()), true, false).unwrap());
     let mut waiting = Vec::new();
     for tick in 0..40 {
         for _ in 0..2 {
@@ -185,7 +185,7 @@ fn a_socket_that_is_closed_and_opened_again_drops_nothing_by_that() {
 fn many_ports_are_read_at_once() {
     let server = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let port = server.local_addr().unwrap().port();
-    let ports = Ports(vec![1..=u16::MAX]);
+    let ports = Ports::new(vec![1..=u16::MAX]);
     let mut signals = patient(Signals::new(ports, false, true).unwrap());
     signals.read(0.0, PACKETS).unwrap();
     let has = |signals: &Signals| {
@@ -231,6 +231,40 @@ fn a_loopback_socket_on_the_port_of_a_server_does_not_count() {
     assert!(queue.waiting <= 0.0 && queue.dropped <= 0.0, "{queue:?}");
 }
 
+/// As after a restart of the agent: both are there at its first reading.
+#[test]
+fn a_socket_of_another_user_does_not_displace_a_named_backend() {
+    drops::alone(|| {
+        let mut add = std::process::Command::new("ip");
+        let added = add.args(["address", "add", "192.0.2.1/32", "dev", "lo"]);
+        assert!(added.status().unwrap().success());
+        let open = |user: u32, address: SocketAddr| {
+            let listener = TcpListener::bind(address).unwrap();
+            std::os::unix::fs::fchown(&listener, Some(user), None).unwrap();
+            listener
+        };
+        let backend = open(998, SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
+        let port = backend.local_addr().unwrap().port();
+        let stranger = open(1001, SocketAddr::from((Ipv4Addr::new(192, 0, 2, 1), port)));
+        let own = Ports::new(vec![port..=port]);
+        let named = Ports::default().and_backends(&[port]);
+        for (ports, counts, strangers) in [
+            (own, &stranger, vec![]),
+            (named, &backend, vec![(port, true, 1001)]),
+        ] {
+            let mut signals = patient(Signals::new(ports, true, false).unwrap());
+            signals.read(0.0, CONNECTIONS).unwrap();
+            let watched = signals.watched().iter();
+            let cookies: Vec<u64> = watched.map(|watched| watched.socket.cookie).collect();
+            let expected = rustix::net::sockopt::socket_cookie(counts).unwrap();
+            assert_eq!(cookies, [expected]);
+            let found = signals.strangers().iter();
+            let found = found.map(|one| (one.port, one.is_listener, one.user));
+            assert_eq!(found.collect::<Vec<_>>(), strangers);
+        }
+    });
+}
+
 #[test]
 fn more_sockets_than_a_reading_has_room_for_cannot_be_read() {
     let servers = [(); 6].map(|()| UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap());
@@ -238,7 +272,7 @@ fn more_sockets_than_a_reading_has_room_for_cannot_be_read() {
         .each_ref()
         .map(|server| server.local_addr().unwrap().port());
     let ranges = ports.map(|port| port..=port).to_vec();
-    let mut signals = patient(Signals::new(Ports(ranges), false, true).unwrap());
+    let mut signals = patient(Signals::new(Ports::new(ranges), false, true).unwrap());
     signals.read(0.0, PACKETS).unwrap();
     assert!(signals.watched().len() == 6 && !signals.is_cut());
     let client = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
@@ -266,7 +300,7 @@ fn a_listener_without_connections_leaves_a_udp_socket_its_buffer() {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let address = listener.local_addr().unwrap();
     let ports = [server.local_addr().unwrap().port(), address.port()];
-    let ports = Ports(ports.map(|port| port..=port).to_vec());
+    let ports = Ports::new(ports.map(|port| port..=port).to_vec());
     let mut signals = patient(Signals::new(ports, true, true).unwrap());
     assert!(signals.read(0.0, PACKETS).unwrap().buffer.is_some());
     let client = TcpStream::connect(address).unwrap();
@@ -283,7 +317,7 @@ fn growth_is_that_of_sockets_that_were_served_at_both_readings() {
         .each_ref()
         .map(|listener| listener.local_addr().unwrap());
     let ports = addresses.map(|address| address.port()..=address.port());
-    let mut signals = patient(Signals::new(Ports(ports.to_vec()), true, false).unwrap());
+    let mut signals = patient(Signals::new(Ports::new(ports.to_vec()), true, false).unwrap());
     let mut clients: Vec<TcpStream> = Vec::new();
     let mut connect = |nth: usize, number| {
         clients.extend((0..number).map(|_| TcpStream::connect(addresses[nth]).unwrap()));

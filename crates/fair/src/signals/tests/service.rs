@@ -150,7 +150,7 @@ fn a_dump_that_is_broken_off_does_not_disturb_the_next_one() {
         let seen = reader.connections(address.port(), bound).unwrap();
         assert_eq!((seen.found.len(), seen.are_all), (expected, are_all));
         let mut found = Vec::new();
-        let ports = Ports(vec![address.port()..=address.port()]);
+        let ports = Ports::new(vec![address.port()..=address.port()]);
         let mut left = Dumps::new().begin(0.0).unwrap();
         reader
             .sockets(Kind::Listener, &ports, &mut left, &mut found)

@@ -72,7 +72,7 @@ mod tests {
             (FairStatus::STALLED, "released: servers serve nothing"),
             (
                 FairStatus::WITHOUT_EFFECT,
-                "released for 30 s: its level has no effect",
+                "released for up to 30 s: its level has no effect",
             ),
         ] {
             assert_eq!(

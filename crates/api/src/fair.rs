@@ -64,7 +64,7 @@ impl FairStatus {
     pub const UNREADABLE: &str = "unreadable";
     /// Released: servers have served nothing for 1 s while units wait.
     pub const STALLED: &str = "stalled";
-    /// Released for 30 s: its level has no effect on the overload.
+    /// Released for up to 30 s: its level has no effect on the overload.
     pub const WITHOUT_EFFECT: &str = "without-effect";
     /// The failures of limits that are not in effect, whose numbers are 0.
     pub const NOT_IN_EFFECT: [&str; 5] = [

@@ -6,8 +6,9 @@
 //!
 //! Error bound: at most `burst + rate·t` pass in any span `t`. The emission interval is rounded up to a whole tick for
 //! costs of 1, so the enforced rate is at most the configured one, and lower by less than (tick ÷ emission interval):
-//! 3·10⁻⁵ at a million a second, 3·10⁻⁸ at 1,000. For costs in bytes the interval has fraction bits, and each packet is
-//! charged at most one tick, 2⁻⁵ ns, too much.
+//! 3·10⁻⁵ at a million a second, 3·10⁻⁸ at 1,000. For costs in bytes the interval has fraction bits. Each packet is
+//! charged at most one tick, 2⁻⁵ ns, too much. The tolerance, too, is rounded up to a tick, so that the whole burst fits:
+//! at most `burst + rate·(t + 1 tick)` pass.
 
 use super::Decision;
 use super::migration::Instants;

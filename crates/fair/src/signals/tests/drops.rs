@@ -1,10 +1,10 @@
 //! Drops that are an overload, and others. Each test has a network namespace of its own: the counters of one are shared.
 
+use std::fs::File;
 use std::process::Command;
-use std::thread;
 use std::time::Duration;
 
-use nix::sched::{CloneFlags, unshare};
+use nix::sched::{CloneFlags, setns, unshare};
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, ipproto, recv, sendto,
     socket_with,
@@ -12,23 +12,40 @@ use rustix::net::{
 
 use super::*;
 
+/// A network namespace of this thread's own, until dropped. Nobody else takes a port that a test has given back.
+pub(super) struct OwnNetwork {
+    before: File,
+}
+
+/// `None` if not run as root.
+pub(super) fn own_network() -> Option<OwnNetwork> {
+    if !nix::unistd::geteuid().is_root() {
+        return None;
+    }
+    let before = File::open("/proc/thread-self/ns/net").unwrap();
+    unshare(CloneFlags::CLONE_NEWNET).unwrap();
+    let own = OwnNetwork { before };
+    let mut up = Command::new("ip");
+    assert!(
+        up.args(["link", "set", "lo", "up"])
+            .status()
+            .unwrap()
+            .success()
+    );
+    Some(own)
+}
+
+impl Drop for OwnNetwork {
+    fn drop(&mut self) {
+        setns(&self.before, CloneFlags::CLONE_NEWNET).unwrap();
+    }
+}
+
 /// Runs a test in a network namespace of its own, as root.
 pub(super) fn alone(test: fn()) {
-    if !nix::unistd::geteuid().is_root() {
-        return;
-    }
-    let test = thread::spawn(move || {
-        unshare(CloneFlags::CLONE_NEWNET).unwrap();
-        let mut up = Command::new("ip");
-        assert!(
-            up.args(["link", "set", "lo", "up"])
-                .status()
-                .unwrap()
-                .success()
-        );
+    if let Some(_network) = own_network() {
         test();
-    });
-    test.join().unwrap();
+    }
 }
 
 /// Sends what no socket would, to a port of 127.0.0.1.

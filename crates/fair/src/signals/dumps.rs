@@ -79,7 +79,7 @@ impl Left {
 }
 
 /// Processor time of this thread.
-fn processor_time() -> Duration {
+pub(super) fn processor_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::try_from(time).unwrap_or_default()
 }

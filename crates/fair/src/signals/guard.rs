@@ -24,6 +24,8 @@ pub(super) struct Guard {
     served: f64,
     /// Whether it may be served although no connection has shown it.
     is_unknown: bool,
+    /// The time at which all connections were last compared, without a sign of service.
+    compared: f64,
 }
 
 /// Signs of service on the connections of a listener.
@@ -45,6 +47,7 @@ impl Guard {
             waiting: 0,
             served: now,
             is_unknown: false,
+            compared: f64::NEG_INFINITY,
         }
     }
 
@@ -60,7 +63,7 @@ impl Guard {
     /// `None`: nobody looked.
     pub fn look(&mut self, now: f64, is_full: bool, signs: Option<Signs>) {
         let Some(signs) = signs else {
-            self.is_unknown |= now - self.served >= LOOK - 1e-9;
+            self.is_unknown |= now - self.served >= LOOK - 1e-9 && !self.was_compared();
             return;
         };
         let Change {
@@ -73,8 +76,18 @@ impl Guard {
         if is_new && is_sign && !signs.are_shared {
             self.serve(now);
         } else {
-            self.is_unknown = !signs.are_all || (is_sign && signs.are_shared);
+            let is_partial = !signs.are_all && !self.was_compared();
+            self.is_unknown = is_partial || (is_sign && signs.are_shared);
+            if is_new && signs.are_all && !is_sign {
+                self.compared = now;
+            }
         }
+    }
+
+    /// Whether the last comparison before [`PATIENCE`] showed no service. A later look that finds nothing out does not change
+    /// that.
+    fn was_compared(&self) -> bool {
+        !self.is_unknown && self.compared - self.served >= PATIENCE - LOOK - 1e-9
     }
 
     pub fn is_served(&self, now: f64) -> bool {
@@ -227,6 +240,26 @@ mod tests {
             guard.is_served(now)
         };
         assert!((0..60).all(&mut served) && !(60..100).any(served));
+    }
+
+    /// Looks rest after one in which the agent was paused.
+    #[test]
+    fn a_queue_that_nobody_serves_stays_ignored_without_looks() {
+        for late in [None, Some(PART)] {
+            let mut guard = Guard::new(Kind::Listener, 0.0);
+            let mut looked = 0.0;
+            let mut served = |tick: u32| {
+                let now = f64::from(tick) * 0.05;
+                if guard.observe(now, 129) && now - looked >= 0.4 {
+                    let since = Some(looked);
+                    let signs = if tick < 20 { Some(OWN) } else { late };
+                    guard.look(now, true, signs.map(|signs| Signs { since, ..signs }));
+                    looked = now;
+                }
+                guard.is_served(now)
+            };
+            assert!((0..20).all(&mut served) && !(20..100).any(served));
+        }
     }
 
     #[test]

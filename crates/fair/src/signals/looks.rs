@@ -1,11 +1,13 @@
 //! Looks at the connections of listeners that show no sign of service: whether some were accepted since the last look.
 //!
 //! An attacker may hold any number of connections, so a look has bounds. One that ends early has seen a part of them, and
-//! another part than the look before. Then only a connection that waited and is accepted now proves something.
+//! another part than the look before. Then only a connection that waited and is accepted now proves something. As for dumps,
+//! processor time counts.
 
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use super::dumps::processor_time;
 use super::owner::Local;
 use super::reader::{Bound, Connection, Connections, Reader};
 
@@ -90,12 +92,12 @@ impl Looks {
         let mut due: Vec<(f64, u16)> = ports.map(|port| (at(port), port)).collect();
         due.retain(|(at, _)| now - at >= BETWEEN - 1e-9);
         due.sort_by(|(a, _), (b, _)| a.total_cmp(b));
-        let began = Instant::now();
+        let began = processor_time();
         let until = began + self.longest;
         let mut left = self.most_connections;
         let mut found = Vec::new();
         for (_, port) in due {
-            let is_free = now >= self.free_at && left > 0 && Instant::now() < until;
+            let is_free = now >= self.free_at && left > 0 && processor_time() < until;
             let bound = Bound {
                 connections: left,
                 until,
@@ -113,7 +115,8 @@ impl Looks {
             ));
         }
         if found.iter().any(|(_, findings)| findings.is_some()) {
-            self.free_at = now + self.rest * began.elapsed().as_secs_f64();
+            let took = processor_time().saturating_sub(began);
+            self.free_at = now + self.rest * took.as_secs_f64();
         }
         found
     }

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::ops::ControlFlow;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use netlink_packet_core::{
     NLM_F_DUMP, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload,
@@ -17,7 +17,7 @@ use netlink_sys::protocols::NETLINK_SOCK_DIAG;
 use netlink_sys::{Socket as Netlink, SocketAddr};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 
-use super::dumps::Left;
+use super::dumps::{Left, processor_time};
 use super::owner::Local;
 use super::ports::Ports;
 
@@ -79,7 +79,8 @@ pub(super) struct Connection {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bound {
     pub connections: usize,
-    pub until: Instant,
+    /// Processor time of the thread.
+    pub until: Duration,
 }
 
 /// The sockets of a dump.
@@ -164,7 +165,7 @@ impl Reader {
     fn dump(
         &mut self,
         wanted: &Wanted,
-        until: Option<Instant>,
+        until: Option<Duration>,
         mut each: impl FnMut(&InetResponse) -> ControlFlow<()>,
     ) -> io::Result<bool> {
         for family in [AF_INET, AF_INET6] {
@@ -188,11 +189,11 @@ impl Reader {
         Ok(true)
     }
 
-    /// Sends a request, and reads the reply up to this time, or to where `each` breaks. Returns whether to its end.
+    /// Sends a request, and reads the reply up to this processor time, or to where `each` breaks. Returns whether to its end.
     fn exchange(
         &mut self,
         request: SockDiagMessage,
-        until: Option<Instant>,
+        until: Option<Duration>,
         each: &mut impl FnMut(&InetResponse) -> ControlFlow<()>,
     ) -> io::Result<bool> {
         let socket = match self.socket.take() {
@@ -210,7 +211,7 @@ impl Reader {
         socket.send(&bytes, 0)?;
         loop {
             let (part, _) = socket.recv_from_full()?;
-            if until.is_some_and(|until| Instant::now() > until) {
+            if until.is_some_and(|until| processor_time() > until) {
                 return Ok(false);
             }
             let mut rest = part.as_slice();

@@ -6,8 +6,9 @@ mod taken;
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use super::dumps::processor_time;
 use super::reader::Bound;
 use super::*;
 use drops::own_network;
@@ -119,7 +120,7 @@ fn a_listener_has_a_queue_of_connections() {
     assert!((queue.waiting - 5.0).abs() < 1e-9, "{queue:?}");
     let bound = Bound {
         connections: 100,
-        until: Instant::now() + Duration::from_secs(60),
+        until: processor_time() + Duration::from_secs(60),
     };
     let connections = signals.reader.connections(address.port(), bound).unwrap();
     assert!(connections.are_all);

@@ -154,10 +154,10 @@ fn a_dump_that_is_broken_off_does_not_disturb_the_next_one() {
     let _waiting: Vec<_> = (0..7)
         .map(|_| TcpStream::connect(address).unwrap())
         .collect();
-    let later = Instant::now() + Duration::from_secs(60);
+    let later = processor_time() + Duration::from_secs(60);
     let bounds = [
         (20, later, 20, false),
-        (10_000, Instant::now(), 0, false),
+        (10_000, processor_time(), 0, false),
         (10_000, later, 127, true),
     ];
     for (connections, until, expected, are_all) in bounds {

@@ -193,9 +193,9 @@ fn bans_are_shared_before_and_after_a_sentinel_changes_the_master() {
     });
     assert!(a.has("2001:db8::7"));
     let c = Host::join("c", &store.config());
-    assert!(
+    wait("the bans on a host that joins later", || {
         ["203.0.113.8", "203.0.113.9"]
             .iter()
             .all(|address| c.has(address))
-    );
+    });
 }

@@ -114,7 +114,20 @@ fn windows_go_on_while_the_stores_clock_is_an_hour_behind() {
         .unwrap();
     let set = |milliseconds: i64| file.write_all_at(&milliseconds.to_ne_bytes(), 0).unwrap();
     let mut asker = host.connect();
-    let (start, before) = (Instant::now(), clock());
+    // An exchange sets it: its next value, and an instant before that, which is when the value before was last read.
+    let changed = || {
+        let begun = Instant::now();
+        let mut before = (begun, clock());
+        loop {
+            let next = (Instant::now(), clock());
+            if next.1 != before.1 {
+                return (before.0, next.1);
+            }
+            assert!(begun.elapsed() < PATIENCE);
+            before = next;
+        }
+    };
+    let (start, before) = changed();
     set(-3_600_000);
     let mut passed = 0;
     // Parts of two windows at least.
@@ -127,7 +140,7 @@ fn windows_go_on_while_the_stores_clock_is_an_hour_behind() {
         passed += asker.ask(50);
         thread::sleep(Duration::from_millis(20));
     }
-    let on_clock = clock() - before;
+    let on_clock = changed().1 - before;
     let elapsed = start.elapsed();
     eprintln!("{passed} in {elapsed:?}, {on_clock} us on the hosts' clock");
     assert!(Duration::from_micros(on_clock) <= elapsed + Duration::from_secs(1));

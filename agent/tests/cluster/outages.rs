@@ -23,6 +23,7 @@ pub const TESTS: &[Test] = tests![
 
 const WINDOW: Duration = Duration::from_secs(10);
 const AWAY: Duration = Duration::from_secs(5);
+const HOSTS: usize = 4;
 
 /// Waits for an instant before the end of a window.
 fn wait_until_left(left: Duration) {
@@ -32,8 +33,9 @@ fn wait_until_left(left: Duration) {
     thread::sleep(wait.checked_sub(WINDOW).unwrap_or(wait));
 }
 
-/// Measures even demand of five times the count while something happens: at least one window's count passes.
-fn windows_hold(what: &str, url: &str, time: Duration, events: impl FnOnce(&[Host])) {
+/// Measures even demand of five times the count while something happens: at least one window's count passes. `events`
+/// returns how often a host exchanges nothing for a lease because of it.
+fn windows_hold(what: &str, url: &str, time: Duration, events: impl FnOnce(&[Host]) -> usize) {
     windows_hold_above(windows::COUNT, what, url, time, events);
 }
 
@@ -43,19 +45,25 @@ fn windows_hold_above(
     what: &str,
     url: &str,
     time: Duration,
-    events: impl FnOnce(&[Host]),
+    events: impl FnOnce(&[Host]) -> usize,
 ) {
-    for outcome in windows::measure_during(url, 4, Spread::Even, WINDOW, time, events) {
+    let mut expected = 0;
+    let events = |fleet: &[Host]| expected = events(fleet);
+    let outcomes = windows::measure_during(url, HOSTS, Spread::Even, WINDOW, time, events);
+    for outcome in outcomes {
         eprintln!("{what}: {outcome:?}");
         let windows::Outcome {
             algorithm,
             most,
             passed,
+            gone,
             ..
         } = outcome;
+        // On a busy machine a host is away for a lease once more, and has a share of its own meanwhile.
+        let own = (gone.saturating_sub(expected) * windows::COUNT as usize / HOSTS) as u64;
         assert!(
-            most <= windows::COUNT * 11 / 10,
-            "{what}, {algorithm}: {most} of {}",
+            most <= windows::COUNT * 11 / 10 + own,
+            "{what}, {algorithm}: {most} of {}, {gone} times gone of {expected}",
             windows::COUNT
         );
         assert!(passed >= least, "{what}, {algorithm}: {passed}");
@@ -70,6 +78,7 @@ fn windows_hold_while_the_store_is_away() {
         redis.hang();
         thread::sleep(AWAY);
         redis.go_on();
+        HOSTS
     });
 }
 
@@ -77,13 +86,15 @@ fn windows_hold_while_the_store_stalls() {
     let redis = Redis::start(&[]);
     let time = 2 * WINDOW + WINDOW / 2;
     windows_hold("a store away for 2 s in 3", &redis.url(), time, |_| {
-        let start = Instant::now();
+        let (start, mut times) = (Instant::now(), 0);
         while start.elapsed() < time {
             redis.hang();
             thread::sleep(Duration::from_secs(2));
             redis.go_on();
             thread::sleep(Duration::from_secs(1));
+            times += 1;
         }
+        times * HOSTS
     });
 }
 
@@ -98,6 +109,7 @@ fn windows_hold_while_a_host_stands_still() {
             fleet[0].signal(Signal::SIGSTOP);
             thread::sleep(AWAY);
             fleet[0].signal(Signal::SIGCONT);
+            1
         },
     );
 }
@@ -119,7 +131,7 @@ fn windows_hold_while_the_store_is_far_away() {
         "180 ms to the store",
         &far_away(&redis),
         2 * WINDOW,
-        |_| (),
+        |_| 0,
     );
 }
 

@@ -77,19 +77,22 @@ fn sequence(store: &Redis, cluster: &str, node: &str) -> u64 {
     sum
 }
 
-/// Requests units on a host until it refuses all for a second; returns the passed ones.
+/// Requests units on a host until it has refused all for a second, a request after it included; returns the passed ones.
 pub fn exhaust(host: &Host) -> u64 {
     let mut asker = host.connect();
-    let (mut passed, mut last) = (0, Instant::now());
-    while last.elapsed() < Duration::from_secs(1) {
+    let (mut passed, mut refused): (u64, Option<Instant>) = (0, None);
+    loop {
+        let asked = Instant::now();
         let more = asker.ask(50);
-        if more > 0 {
-            last = Instant::now();
-        }
         passed += more;
+        match refused {
+            _ if more > 0 => refused = None,
+            None => refused = Some(Instant::now()),
+            Some(since) if asked >= since + Duration::from_secs(1) => return passed,
+            Some(_) => {}
+        }
         thread::sleep(Duration::from_millis(5));
     }
-    passed
 }
 
 /// The most that may pass of a day's quota since `begun`: the sliding window drops a part as time passes, and a day may
@@ -212,8 +215,8 @@ fn a_used_up_quota_survives_an_emptied_store() {
 /// A host without a state file finds the empty store first: its secret must not make the others forget their keys.
 fn a_new_host_in_an_emptied_store_resets_no_quota() {
     let redis = Redis::start(&[]);
-    // A store is new for a lease of ten seconds.
-    let cluster = format!("store = {:?}\nsync = \"1s\"", redis.url());
+    // A store is new for a lease of half a minute.
+    let cluster = format!("store = {:?}\nsync = \"3s\"", redis.url());
     let begun = seconds(&redis);
     let mut fleet = vec![Host::start("a", &cluster, &daily("fixed-window"))];
     joined(&fleet, 1);
@@ -310,15 +313,11 @@ fn a_full_store_multiplies_no_quota() {
     fill(&redis);
     let passed = ask_all(&fleet, Duration::from_secs(5));
     for host in &fleet {
-        let cluster = host.cluster();
-        assert_eq!(cluster["health"], "down", "{cluster}");
-        assert!(
-            cluster["last_error"]
-                .as_str()
-                .unwrap()
-                .contains("maxmemory"),
-            "{cluster}"
-        );
+        // A request may have had no reply in time.
+        host.until(PATIENCE, "down for its reason", |cluster| {
+            let error = cluster["last_error"].as_str();
+            cluster["health"] == "down" && error.is_some_and(|error| error.contains("maxmemory"))
+        });
     }
     eprintln!("a full store: {passed} of {N}");
     assert!(passed as f64 <= most(&redis, begun), "{passed}");

@@ -66,7 +66,7 @@ fn returned_units_pass_at_most_once() {
         let fleet = [start("a"), start("b")];
         joined(&fleet, 2);
         // As many hosts, so many parts of the window.
-        let answer = ask(&fleet[0], &question("\"cost\":400,\"reserve\":\"1min\""));
+        let answer = ask(&fleet[0], &question("\"cost\":400,\"reserve\":\"1h\""));
         let reservation = answer["reservation"].as_str().unwrap().to_owned();
         settle(std::slice::from_ref(&redis), &fleet);
         let answer = ask(&fleet[0], &format!("{{\"release\":{reservation:?}}}"));

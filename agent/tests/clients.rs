@@ -6,6 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use testbed::application::{Agent, Setup};
+use testbed::wait::until;
 
 /// Connections that are opened and left idle.
 const IDLE: usize = 300;
@@ -37,14 +38,13 @@ fn assert_at_ease(agent: &Agent, what: &str) {
     for _ in 0..3 {
         assert!(agent.command(&["status"]).status.success(), "{what}");
     }
-    let (before, start) = (agent.cpu_time(), Instant::now());
-    thread::sleep(Duration::from_secs(1));
-    let used = agent.cpu_time() - before;
-    assert!(
-        used < start.elapsed() / 10,
-        "{what}: {used:?} of CPU time in {:?}",
-        start.elapsed()
-    );
+    // What was begun before may go on for a while.
+    until(&format!("a second at ease with {what}"), || {
+        let (before, start) = (agent.cpu_time(), Instant::now());
+        thread::sleep(Duration::from_secs(1));
+        let used = agent.cpu_time() - before;
+        (used < start.elapsed() / 10).then_some(())
+    });
 }
 
 fn scrape(agent: &Agent) -> String {

@@ -20,7 +20,7 @@ fn left(agent: &Agent) -> i64 {
 }
 
 /// What has come back since `start` at most.
-fn refilled(start: Instant) -> i64 {
+pub fn refilled(start: Instant) -> i64 {
     (start.elapsed().as_secs_f64() / SECONDS_A_CREDIT) as i64 + 1
 }
 
@@ -78,14 +78,14 @@ fn a_reservation_is_committed_or_released_once() {
     let start = Instant::now();
     let near = |expected| assert_left(&agent, expected, start);
     let (status, answers) = agent.ask(&json!([
-        alice(json!({"cost": 300, "reserve": "30s"})),
-        alice(json!({"request": "publish", "parameters": {"messages": 2}, "reserve": "30s"})),
+        alice(json!({"cost": 300, "reserve": "1h"})),
+        alice(json!({"request": "publish", "parameters": {"messages": 2}, "reserve": "1h"})),
     ]));
     assert_eq!(status, 200, "{answers}");
     let ids = [id(&answers[0]), id(&answers[1])];
     near(500);
     // The store is full, which is no verdict and charges nothing.
-    let (status, answer) = agent.ask(&alice(json!({"cost": 1, "reserve": "30s"})));
+    let (status, answer) = agent.ask(&alice(json!({"cost": 1, "reserve": "1h"})));
     assert_eq!(status, 503);
     assert!(
         answer["error"]

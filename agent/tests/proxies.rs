@@ -178,7 +178,9 @@ fn haproxy(agent: &Agent, upstream: &Upstream, condition: &str) -> Proxy {
     Proxy::start("WEIR_HAPROXY", |folder, port| {
         let script = format!("{folder}/weir.lua");
         let socket = (FOLDER, agent.folder.path().to_str().unwrap());
-        std::fs::write(&script, block("haproxy-lua", &[socket])).unwrap();
+        // HAProxy lets requests pass when the agent does not reply in time, as on a busy machine.
+        let time = ("timeout = 1000", "timeout = 60000");
+        std::fs::write(&script, block("haproxy-lua", &[socket, time])).unwrap();
         let config = block(
             "haproxy",
             &[

@@ -113,7 +113,7 @@ fn the_guides_hashlimit_rule_becomes_the_guides_config() {
     let (commands, expected) = guide("iptables -A");
     let script = format!(
         "{}\niptables-legacy-save",
-        commands.replace("iptables -A", "iptables-legacy -A")
+        commands.replace("iptables -A", "iptables-legacy -w -A")
     );
     let saved = in_namespace(&script);
     let import = imported(&[&saved]);

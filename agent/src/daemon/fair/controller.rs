@@ -302,8 +302,8 @@ mod tests {
         config::parse("limits.toml".as_ref(), &text).unwrap().config
     }
 
-    fn failures(known: &Known, mode: &str) -> Vec<(String, Option<String>)> {
-        let statuses = known.of(&config(mode), Instant::now()).into_iter();
+    fn failures(known: &Known, mode: &str, now: Instant) -> Vec<(String, Option<String>)> {
+        let statuses = known.of(&config(mode), now).into_iter();
         statuses
             .map(|status| (status.limit, status.failure))
             .collect()
@@ -313,13 +313,13 @@ mod tests {
     fn each_fair_limit_of_the_config_has_a_status() {
         let of_both =
             |failure: &str| ["web", "udp"].map(|name| (name.to_owned(), Some(failure.to_owned())));
-        let mut known = Known::default();
-        assert_eq!(failures(&known, "enforce"), of_both("starting"));
+        let (mut known, now) = (Known::default(), Instant::now());
+        assert_eq!(failures(&known, "enforce", now), of_both("starting"));
         for failure in [FairStatus::NO_MAPS, FairStatus::ENDED] {
             known.failure = Some(failure);
-            assert_eq!(failures(&known, "enforce"), of_both(failure));
+            assert_eq!(failures(&known, "enforce", now), of_both(failure));
         }
-        assert_eq!(failures(&known, "observe"), of_both("observe-mode"));
+        assert_eq!(failures(&known, "observe", now), of_both("observe-mode"));
         let in_effect = |limit: &str| FairStatus {
             limit: limit.to_owned(),
             ..FairStatus::default()
@@ -329,12 +329,12 @@ mod tests {
                 .map(in_effect)
                 .to_vec(),
             failure: None,
-            at: Some(Instant::now()),
+            at: Some(now),
         };
         let none = ["web", "udp"].map(|name| (name.to_owned(), None));
-        assert_eq!(failures(&known, "enforce"), none);
+        assert_eq!(failures(&known, "enforce", now), none);
         // The thread has not seen the change yet.
-        assert_eq!(failures(&known, "observe"), of_both("observe-mode"));
+        assert_eq!(failures(&known, "observe", now), of_both("observe-mode"));
     }
 
     #[test]

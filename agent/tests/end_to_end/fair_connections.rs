@@ -11,11 +11,11 @@ use std::time::{Duration, Instant};
 use nix::sys::socket::{
     AddressFamily, Backlog, SockFlag, SockType, SockaddrIn, bind, connect as begin, listen, socket,
 };
-use testbed::stalls::Stalls;
+use testbed::stalls::Gaps;
 use testbed::tests;
 use testbed::trials::Test;
 
-use crate::fair::is_calm;
+use crate::fair::Watch;
 use crate::support::{Network, SERVER};
 
 pub const TESTS: &[Test] = tests![
@@ -65,6 +65,7 @@ struct Accepted {
     all: AtomicU64,
     possible: AtomicU64,
     stop: AtomicBool,
+    gaps: Gaps,
 }
 
 impl Accepted {
@@ -73,6 +74,7 @@ impl Accepted {
         listener.set_nonblocking(true).unwrap();
         let (mut last, mut budget) = (Instant::now(), 0.0);
         while !self.stop.load(Ordering::Relaxed) {
+            self.gaps.mark();
             budget += last.elapsed().as_secs_f64().min(0.05) * CAPACITY;
             last = Instant::now();
             for _ in 0..budget as u64 {
@@ -97,11 +99,12 @@ impl Accepted {
 }
 
 /// Begins `per_second` connections in turn, until the end; each is closed after 100 ms.
-fn flood(per_second: f64, port: u16, stop: &AtomicBool) {
+fn flood(per_second: f64, port: u16, stop: &AtomicBool, gaps: &Gaps) {
     let (mut last, mut due) = (Instant::now(), 0.0);
     let mut open: VecDeque<(Instant, OwnedFd)> = VecDeque::new();
     let mut sources = HEAVY.iter().cycle();
     while !stop.load(Ordering::Relaxed) {
+        gaps.mark();
         due += last.elapsed().as_secs_f64().min(0.05) * per_second;
         last = Instant::now();
         for from in sources.by_ref().take(due as usize) {
@@ -125,13 +128,15 @@ fn is_greeted(from: u8) -> bool {
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     let began = Instant::now();
     loop {
+        // Before the last try: a busy machine may pause this thread at any point.
+        let is_late = began.elapsed() > PATIENCE;
         match stream.read(&mut [0; 1]) {
             Ok(count) => return count == 1,
             // The connection is in progress.
             Err(error) if error.kind() == std::io::ErrorKind::NotConnected => {}
             Err(_) => return false,
         }
-        if began.elapsed() > PATIENCE {
+        if is_late {
             return false;
         }
         thread::sleep(Duration::from_millis(1));
@@ -162,25 +167,29 @@ fn polite_connections_are_served_beside_ten_times_the_capacity() {
     let listener = listener(&network, WEB);
     let agent = network.start("", LIMIT);
     let (accepted, stop) = (Accepted::default(), AtomicBool::new(false));
+    let gaps = Gaps::default();
     thread::scope(|scope| {
         scope.spawn(|| accepted.serve(&listener));
         let work = || {
-            let stalls = Stalls::watch();
+            let watch = Watch::begin(&agent, &[&accepted.gaps]);
             let before = network.in_client(|| polite(Duration::from_secs(1)));
-            if is_calm(&stalls) {
+            if watch.is_calm() {
                 assert_eq!(before.0, before.1, "connections before the overload");
                 assert_eq!(agent.counts("web").1, 0);
             }
-            scope.spawn(|| network.in_client(|| flood(10.0 * CAPACITY, WEB, &stop)));
+            scope.spawn(|| network.in_client(|| flood(10.0 * CAPACITY, WEB, &stop, &gaps)));
             agent.wait_for("an overload", |status| status["fair"][0]["level"].is_f64());
             thread::sleep(Duration::from_secs(1));
-            let (stalls, before) = (Stalls::watch(), accepted.now());
+            let (watch, before) = (
+                Watch::begin(&agent, &[&accepted.gaps, &gaps]),
+                accepted.now(),
+            );
             let (sent, greeted) = network.in_client(|| polite(Duration::from_secs(5)));
             let after = accepted.now();
             let fair = agent.json(&["status"])["fair"][0].clone();
             let used = (after.0 - before.0) as f64 / (after.1 - before.1) as f64;
             println!("used {used:.3}, {greeted} of {sent} polite connections; {fair}");
-            if is_calm(&stalls) {
+            if watch.is_calm() {
                 assert!(used >= 0.95, "{used} of the capacity is used; {fair:#}");
                 assert!(
                     greeted as f64 >= 0.97 * sent as f64,
@@ -205,10 +214,11 @@ fn a_listener_that_nobody_serves_limits_nobody() {
     let (listener, abandoned) = (listener(&network, WEB), listener(&network, ABANDONED));
     let agent = network.start("", LIMIT);
     let (accepted, stop) = (Accepted::default(), AtomicBool::new(false));
+    let gaps = Gaps::default();
     thread::scope(|scope| {
         scope.spawn(|| accepted.serve(&listener));
         let work = || {
-            scope.spawn(|| network.in_client(|| flood(200.0, ABANDONED, &stop)));
+            scope.spawn(|| network.in_client(|| flood(200.0, ABANDONED, &stop, &gaps)));
             let is_ignored = |status: &serde_json::Value| {
                 let signals = status["fair"][0]["signals"].as_array();
                 signals.is_some_and(|all| {
@@ -219,11 +229,11 @@ fn a_listener_that_nobody_serves_limits_nobody() {
             agent.wait_for("a queue that nobody serves", is_ignored);
             agent.wait_for("no level", |status| status["fair"][0]["state"] == "off");
             let refused = agent.counts("web").1;
-            let stalls = Stalls::watch();
+            let watch = Watch::begin(&agent, &[&accepted.gaps, &gaps]);
             let (sent, greeted) = network.in_client(|| polite(Duration::from_secs(2)));
             let counts = (sent, agent.counts("web").1);
             let events = agent.lines(&["events", "--json"]);
-            if is_calm(&stalls) {
+            if watch.is_calm() {
                 assert_eq!(counts, (greeted, refused), "{events:#?}");
             }
             let mut events = events.iter().filter(|event| event["verdict"] == "unserved");

@@ -87,17 +87,6 @@ pub fn socket(network: &Network) -> UdpSocket {
         .unwrap()
 }
 
-pub fn flood(
-    network: &Network,
-    frames: &[Vec<u8>],
-    per_millisecond: usize,
-    seconds: u64,
-) -> (u64, Duration) {
-    network.in_client(|| {
-        Sender::new().flood(frames, per_millisecond, Duration::from_secs(seconds), 220)
-    })
-}
-
 /// A burst large enough that a sender which the host holds up for a while loses no allowance by it.
 pub const WIDE_LIMIT: &str = "[[limit]]\nname = \"packets\"\nrate = \"100/s\"\nburst = 200\n";
 

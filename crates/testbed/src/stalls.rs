@@ -37,6 +37,48 @@ impl Stalls {
     }
 }
 
+/// The gaps in the work of a thread that a figure depends on.
+pub struct Gaps(Mutex<Work>);
+
+struct Work {
+    last: Instant,
+    gaps: Vec<(Instant, Instant)>,
+}
+
+impl Gaps {
+    /// Notes that the thread works. Call it in each of its turns.
+    pub fn mark(&self) {
+        let now = Instant::now();
+        let mut work = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let last = std::mem::replace(&mut work.last, now);
+        if now - last > NEGLIGIBLE {
+            work.gaps.push((last, now));
+        }
+    }
+
+    /// The sum of the gaps since then, the present one included, without what the thread makes up for after each. Call it before
+    /// the thread ends.
+    pub fn since(&self, from: Instant, made_up: Duration) -> Duration {
+        let work = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let present = (work.last, Instant::now());
+        let excess = |(began, ended): &(Instant, Instant)| {
+            let length = ended.saturating_duration_since(*began);
+            let within = ended.saturating_duration_since(from);
+            length.saturating_sub(made_up.max(NEGLIGIBLE)).min(within)
+        };
+        work.gaps.iter().chain([&present]).map(excess).sum()
+    }
+}
+
+impl Default for Gaps {
+    fn default() -> Self {
+        Self(Mutex::new(Work {
+            last: Instant::now(),
+            gaps: Vec::new(),
+        }))
+    }
+}
+
 /// Until the measurement is dropped.
 fn wake(state: &Weak<Mutex<State>>) {
     loop {
@@ -55,5 +97,25 @@ fn delay(due: Instant) -> Duration {
         late
     } else {
         Duration::ZERO
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gaps_count_beyond_what_is_made_up_and_since_an_instant() {
+        let start = Instant::now();
+        let at = |milliseconds| start + Duration::from_millis(milliseconds);
+        let gaps = Gaps(Mutex::new(Work {
+            // Later than the test: there is no present gap.
+            last: at(3_600_000),
+            gaps: vec![(at(0), at(100)), (at(200), at(230))],
+        }));
+        let since = |from, made_up| gaps.since(at(from), Duration::from_millis(made_up));
+        assert_eq!(since(0, 20), Duration::from_millis(80 + 10));
+        assert_eq!(since(60, 0), Duration::from_millis(40 + 20));
+        assert_eq!(since(230, 0), Duration::ZERO);
     }
 }

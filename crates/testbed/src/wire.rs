@@ -12,6 +12,7 @@ use nix::sys::socket::{
     AddressFamily, SockFlag, SockProtocol, SockType, SockaddrStorage, setsockopt, socket, sockopt,
 };
 
+use crate::stalls::Gaps;
 use crate::wait::PATIENCE;
 
 /// Binds a UDP socket, also while another process still holds an earlier one of the same address: between its fork and its
@@ -237,6 +238,17 @@ impl Sender {
         per_millisecond: usize,
         time: Duration,
     ) -> (u64, Duration) {
+        self.pace_marked(frames, per_millisecond, time, &Gaps::default())
+    }
+
+    /// The same, and notes when nothing was sent.
+    pub fn pace_marked(
+        &self,
+        frames: &[Vec<u8>],
+        per_millisecond: usize,
+        time: Duration,
+        gaps: &Gaps,
+    ) -> (u64, Duration) {
         let start = Instant::now();
         let mut sent = 0;
         let mut turn = frames.iter().cycle();
@@ -245,26 +257,33 @@ impl Sender {
                 self.send(frame);
                 sent += 1;
             }
+            gaps.mark();
             let due = start + Duration::from_millis(sent / per_millisecond as u64);
             thread::sleep(due.saturating_duration_since(Instant::now()));
         }
         (sent, start.elapsed())
     }
 
-    /// Like `pace`, then sends `more` at once, so that no allowance is unused at the end.
-    pub fn flood(
+    /// Sends so many of `frames` in turn, `per_millisecond` of them each millisecond, and catches up after delays. Returns
+    /// when each millisecond's were sent, from before the first.
+    pub fn pace_all(
         &self,
         frames: &[Vec<u8>],
         per_millisecond: usize,
-        time: Duration,
-        more: u64,
-    ) -> (u64, Duration) {
+        count: usize,
+    ) -> Vec<Duration> {
         let start = Instant::now();
-        let (sent, _) = self.pace(frames, per_millisecond, time);
-        for frame in frames.iter().cycle().take(more as usize) {
-            self.send(frame);
+        let mut turn = frames.iter().cycle().take(count).peekable();
+        let mut sent_at = Vec::new();
+        while turn.peek().is_some() {
+            sent_at.push(start.elapsed());
+            for frame in turn.by_ref().take(per_millisecond) {
+                self.send(frame);
+            }
+            let due = start + Duration::from_millis(sent_at.len() as u64);
+            thread::sleep(due.saturating_duration_since(Instant::now()));
         }
-        (sent + more, start.elapsed())
+        sent_at
     }
 }
 

@@ -6,6 +6,7 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 use testbed::tests;
 use testbed::trials::Test;
+use testbed::wait::wait;
 
 use crate::support::{Agent, Network};
 use crate::traffic::{PORT, burst, udp_from, udp6_from, v6};
@@ -114,12 +115,13 @@ fn an_exemption_ends_by_itself() {
     assert!(began.elapsed() >= Duration::from_secs(1));
     burst(&network, &[udp_from(7)], 20);
     assert_eq!(receiver.counts()[7], 5);
-    let events = agent.lines(&["events", "--json"]);
     let has_ended = |event: &Value| {
         let reason = event["reason"].as_str().unwrap_or_default();
         event["source"] == "10.77.0.7" && reason.starts_with("no longer exempt")
     };
-    assert!(events.iter().any(has_ended), "{events:?}");
+    wait("the event of its end", || {
+        agent.lines(&["events", "--json"]).iter().any(has_ended)
+    });
 }
 
 fn exemptions_survive_a_kill_and_end_while_no_agent_runs() {

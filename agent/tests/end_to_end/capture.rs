@@ -518,7 +518,7 @@ fn a_capture_is_a_new_file_of_its_user_or_standard_output() {
     assert_eq!(fs::read(&target).unwrap(), b"precious");
 
     // Into a replay.
-    let mut child = network.spawn(&["record", "--capture", "-", "--for", "3s"], |command| {
+    let mut child = network.spawn(&["record", "--capture", "-", "--for", "1h"], |command| {
         command.stdout(Stdio::piped());
     });
     let mut replay = Command::new(testbed::agent());
@@ -530,6 +530,7 @@ fn a_capture_is_a_new_file_of_its_user_or_standard_output() {
     let replay = replay.stdout(Stdio::piped()).spawn().unwrap();
     wait_for("the capture", || is_capturing(&agent));
     burst(&network, &frames(10..11), 30);
+    kill(Pid::from_raw(child.id().cast_signed()), Signal::SIGINT).unwrap();
     let report: Value = serde_json::from_slice(&replay.wait_with_output().unwrap().stdout).unwrap();
     assert!(child.wait().unwrap().success());
     assert_eq!(report["packets"], 20, "{report:#}");

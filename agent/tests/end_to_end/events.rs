@@ -276,7 +276,9 @@ fn followers_that_hang_delay_no_client() {
         );
         assert_eq!(agent.json(&["status"])["mode"], "enforce", "round {round}");
     }
-    assert!(!events(&agent, "throttled").is_empty());
+    until("event", || {
+        (!events(&agent, "throttled").is_empty()).then_some(())
+    });
     // Who goes makes room.
     followers.clear();
     let line = until("room for another follower", || {

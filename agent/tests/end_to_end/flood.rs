@@ -24,9 +24,13 @@ const POLITE: usize = 50;
 const FIRST: usize = 10;
 
 fn udp(source: [u8; 4]) -> Vec<u8> {
+    to_port(source, PORT)
+}
+
+fn to_port(source: [u8; 4], port: u16) -> Vec<u8> {
     Frame::between(CLIENT_MAC, SERVER_MAC)
         .ipv4(source, SERVER)
-        .udp(5000, PORT, &[0; 22])
+        .udp(5000, port, &[0; 22])
         .build()
 }
 
@@ -36,7 +40,8 @@ fn flood(limit: &str, rate: f64, burst: f64, polite: usize) {
     let network = Network::new();
     let agent = network.start("max_sources = 10000", limit);
     let receiver = network.receiver(PORT);
-    let mut made_up = udp([11, 0, 0, 0]);
+    // The receiver's buffer would be full of them, and the last octets of some are those of the polite.
+    let mut made_up = to_port([11, 0, 0, 0], PORT + 1);
     let greedy = udp([10, 77, 0, 200]);
     let polite_frames: Vec<_> = (FIRST..FIRST + POLITE)
         .map(|last| udp([10, 77, 0, last as u8]))

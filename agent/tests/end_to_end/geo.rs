@@ -339,13 +339,12 @@ fn networks_share_a_budget_and_follow_the_database() {
     for wanted in ["AS64500", "AS4200000001", "10.77.0.8/29", "10.77.0.128/29"] {
         assert!(sources.contains(&wanted), "{wanted}: {sources:?}");
     }
-    let events = agent.lines(&["events", "--json"]);
-    assert!(
-        events
+    wait("the event of the network", || {
+        agent
+            .lines(&["events", "--json"])
             .iter()
-            .any(|event| event["verdict"] == "throttled" && event["source"] == "AS64500"),
-        "{events:?}"
-    );
+            .any(|event| event["verdict"] == "throttled" && event["source"] == "AS64500")
+    });
     let shown = agent.json(&["show", "10.77.0.70"]);
     assert_eq!(
         (
@@ -408,13 +407,12 @@ fn a_level_of_networks_holds_what_all_sources_of_one_send() {
     assert_eq!(sum(&network, [17, 18, 65]), 10);
     assert_eq!(sum(&network, [49]), 5, "another network");
     assert_eq!(sum(&network, [9, 10, 11]), 10, "one prefix in no network");
-    let events = agent.lines(&["events", "--json"]);
-    let is_of_the_network =
-        |event: &&serde_json::Value| event["level"] == "asn" && event["source"] == "AS64500";
-    assert!(
-        events.iter().any(|event| is_of_the_network(&event)),
-        "{events:?}"
-    );
+    wait("the event of the network", || {
+        agent
+            .lines(&["events", "--json"])
+            .iter()
+            .any(|event| event["level"] == "asn" && event["source"] == "AS64500")
+    });
 }
 
 fn a_limit_for_a_network_leaves_other_sources_alone() {

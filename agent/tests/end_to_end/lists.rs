@@ -34,6 +34,13 @@ fn file(network: &Network, name: &str) -> PathBuf {
     network.state().with_file_name(name)
 }
 
+/// Replaces a list's file at once: whoever reads it meanwhile finds a whole one.
+fn replace(network: &Network, path: &Path, text: &str) {
+    let next = file(network, "next");
+    std::fs::write(&next, text).unwrap();
+    std::fs::rename(&next, path).unwrap();
+}
+
 fn list(name: &str, source: &str, more: &str) -> String {
     format!("[[ban_list]]\nname = {name:?}\n{source}\n{more}\n{LIMIT}")
 }
@@ -264,7 +271,11 @@ fn an_unban_inside_a_list_is_an_exception_that_survives_refreshes_and_restarts()
         (&true.into(), &"drop".into())
     );
     assert_eq!(arriving(&network, [7, 8]), [20, 0]);
-    std::fs::write(&path, "10.77.0.0/24\n10.77.0.7\n198.51.100.0/24\n").unwrap();
+    replace(
+        &network,
+        &path,
+        "10.77.0.0/24\n10.77.0.7\n198.51.100.0/24\n",
+    );
     wait_for_list(&agent, "the new file", |list| list["prefixes"] == 3);
     assert_eq!(arriving(&network, [7, 8]), [20, 0]);
     agent.stop(Signal::SIGTERM);

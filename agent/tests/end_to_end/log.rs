@@ -12,9 +12,9 @@ use nix::unistd::Pid;
 use testbed::tests;
 use testbed::trials::Test;
 
+use crate::heavy_prefixes::while_sending;
 use crate::support::{Network, is_virtual};
 use crate::traffic::udp_from;
-use crate::wire::Sender;
 
 pub const TESTS: &[Test] = tests![
     every_turn_of_the_agents_life_is_logged_at_its_level,
@@ -176,12 +176,12 @@ fn an_attack_is_logged_when_it_begins_and_when_it_ends() {
     let network = Network::new();
     network.config("", &LIMIT.replace("1000/s", "1/h"));
     let logged = Logged::start(&network, &[], false);
-    let frame = udp_from(7);
-    network.in_client(|| Sender::new().pace(&[frame], 2, Duration::from_secs(6)));
-    logged.says(
-        "warning: attack on limit \"packets\" began:",
-        &["packets/s are refused"],
-    );
+    while_sending(&network, &[udp_from(7), udp_from(7)], 2, || {
+        logged.says(
+            "warning: attack on limit \"packets\" began:",
+            &["packets/s are refused"],
+        );
+    });
     logged.says(
         "attack on limit \"packets\" ended:",
         &["packets were refused in"],

@@ -402,6 +402,14 @@ fn a_storm_of_bans_is_a_few_notifications_that_count_all_of_them() {
         "`weir status` took at most {longest:?} between orders of {} bans",
         BANS / 10
     );
+    // On a busy machine, a command may exceed its time, and its document is delivered again.
+    let delivered = || -> Vec<Value> {
+        let documents = recorded(&out).into_iter();
+        let by_id: HashMap<String, Value> = documents
+            .map(|document| (document["id"].as_str().unwrap().to_owned(), document))
+            .collect();
+        by_id.into_values().collect()
+    };
     let counted = |documents: &[Value]| -> usize {
         let left_out = documents
             .iter()
@@ -409,8 +417,8 @@ fn a_storm_of_bans_is_a_few_notifications_that_count_all_of_them() {
             .sum::<u64>();
         events(documents).len() + left_out as usize
     };
-    until("all bans are reported", || counted(&recorded(&out)) == BANS);
-    let documents = recorded(&out);
+    until("all bans are reported", || counted(&delivered()) == BANS);
+    let documents = delivered();
     // The burst, and one every 10 s; none names more than a few.
     let most = 6 + 1 + began.elapsed().as_secs() / 10;
     assert!(
@@ -590,6 +598,10 @@ fn a_reload_changes_receivers() {
         recorded(&file("kept")).len() == 2 && recorded(&file("added")).len() == 1
     });
     assert_eq!(recorded(&file("removed")).len(), 1);
+    // An unchanged one goes on. A delivery counts once its command has ended.
+    wait_for(&agent, "kept", "the second delivery", |kept| {
+        kept["delivered"] == 2
+    });
     let status = agent.json(&["status"]);
     let names: Vec<&Value> = status["notifications"]
         .as_array()
@@ -598,11 +610,6 @@ fn a_reload_changes_receivers() {
         .map(|one| &one["name"])
         .collect();
     assert_eq!(names, ["kept", "added"]);
-    assert_eq!(
-        of(&status, "kept")["delivered"],
-        2,
-        "an unchanged one goes on: {status}"
-    );
     network.config(
         "",
         &format!("{LIMIT}{}", notify("kept", "\"ban\", \"attacks\"")),

@@ -123,7 +123,7 @@ pub fn connect(network: &Network, to: &str) -> Option<Duration> {
     let to: SocketAddr = to.parse().unwrap();
     network.in_client(|| {
         let start = Instant::now();
-        let mut stream = TcpStream::connect_timeout(&to, Duration::from_secs(3)).ok()?;
+        let mut stream = TcpStream::connect_timeout(&to, Duration::from_secs(20)).ok()?;
         let time = start.elapsed();
         stream
             .set_read_timeout(Some(Duration::from_secs(60)))

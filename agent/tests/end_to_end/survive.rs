@@ -1,7 +1,7 @@
 //! The agent may be killed at any instant, and an agent of another version may follow: limits stay in effect.
 
 use std::net::{Ipv4Addr, UdpSocket};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -14,6 +14,7 @@ use nix::sys::signal::Signal;
 use testbed::stalls::Stalls;
 use testbed::tests;
 use testbed::trials::{Test, is_long};
+use testbed::wait::wait;
 
 use crate::foreign::pin_program;
 use crate::support::{CLIENT_MAC, Network, SERVER, SERVER_MAC, StopWhenDropped};
@@ -170,6 +171,7 @@ fn kills(way: &Way, rounds: usize, attach: &[&str], least: f64) {
         [0, 1].map(|nth| way.receiver(&network, nth));
     agent.stop(Signal::SIGKILL);
     let (stop, stalls) = (AtomicBool::new(false), Stalls::watch());
+    let slow_sent = AtomicU64::new(0);
     let mut kills = [0u32; 2];
     let (time, sent_at, counts) = thread::scope(|scope| {
         let receiving = scope.spawn(|| receiver.counts_until(&stop));
@@ -184,6 +186,7 @@ fn kills(way: &Way, rounds: usize, attach: &[&str], least: f64) {
                     // Twenty thousand a second at the most, and on a machine that is not starved no less than the limit.
                     send();
                     sender(1, 1);
+                    slow_sent.fetch_add(1, Ordering::Relaxed);
                     thread::sleep(Duration::from_millis(1));
                 }
                 (0..100).for_each(|_| send());
@@ -191,6 +194,10 @@ fn kills(way: &Way, rounds: usize, attach: &[&str], least: f64) {
             })
         });
         let stopping = StopWhenDropped(&stop);
+        // Charges of two policies during a hand-over count for both only afterwards: the slow limit's burst is used up before.
+        wait("the slow limit's burst", || {
+            slow_sent.load(Ordering::Relaxed) >= 50 || sending.is_finished()
+        });
         // Any instant of what an agent does: spread evenly over start, work and reloads by a fixed sequence.
         let mut random = 0x9e37_79b9_7f4a_7c15u64;
         for nth in 0..rounds {

@@ -7,12 +7,13 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
+use common::packet::build::Frame;
 use common::trace::MOST_TRACED;
 use serde_json::Value;
 use testbed::tests;
 use testbed::trials::Test;
 
-use crate::support::Network;
+use crate::support::{CLIENT_MAC, Network, SERVER, SERVER_MAC};
 use crate::traffic::{PORT, burst, udp_from};
 
 /// For an agent with ordinary kernel programs.
@@ -26,6 +27,8 @@ pub const TRACED: &[Test] = tests![
     traces_are_bounded_hang_nobody_and_end_with_their_clients,
 ];
 
+/// The port of packets that show a trace to be in effect.
+const FIRST: u16 = 9_009;
 const LIMIT: &str = "[[limit]]\nname = \"packets\"\nrate = \"1/h\"\nburst = 10\n";
 
 /// Whether the agent under test has kernel programs that log verdicts.
@@ -65,6 +68,13 @@ fn a_trace_without_a_trace_build_is_refused_with_the_command_that_builds_one() {
     assert_eq!(agent.json(&["status"])["mode"], "enforce");
 }
 
+/// Whether a line is about a packet that showed a trace to be in effect: some of them may come late.
+fn is_first(line: &str) -> bool {
+    [format!("\"port\":{FIRST}"), format!("port {FIRST}")]
+        .iter()
+        .any(|port| line.contains(port))
+}
+
 /// A running `weir trace`.
 struct Trace {
     child: Child,
@@ -72,9 +82,13 @@ struct Trace {
 }
 
 impl Trace {
-    /// Begins a trace, and returns once it is in effect: a packet of the source has been logged.
+    /// Begins a trace, and returns once it is in effect: a packet of the source to [`FIRST`] has been logged.
     fn begin(network: &Network, last: u8, options: &[&str]) -> Self {
         let source = format!("10.77.0.{last}");
+        let first = Frame::between(CLIENT_MAC, SERVER_MAC)
+            .ipv4([10, 77, 0, last], SERVER)
+            .udp(5000, FIRST, &[0; 22])
+            .build();
         let mut child = network.spawn(&[&["trace", &source], options].concat(), |command| {
             command.stdout(Stdio::piped()).stderr(Stdio::piped());
         });
@@ -89,7 +103,7 @@ impl Trace {
         let mut trace = Self { child, lines };
         let deadline = Instant::now() + Duration::from_secs(300);
         loop {
-            burst(network, &[udp_from(last)], 1);
+            burst(network, std::slice::from_ref(&first), 1);
             match trace.lines.recv_timeout(Duration::from_millis(300)) {
                 Ok(_) => break,
                 Err(RecvTimeoutError::Timeout) => {
@@ -100,15 +114,17 @@ impl Trace {
                 }
             }
         }
-        // Verdicts on packets that were sent before it was in effect, or are still on the way.
-        while trace.lines.recv_timeout(Duration::from_millis(500)).is_ok() {}
         trace
     }
 
     fn next(&self) -> String {
-        self.lines
-            .recv_timeout(Duration::from_secs(300))
-            .expect("another line")
+        loop {
+            let line = self.lines.recv_timeout(Duration::from_secs(300));
+            let line = line.expect("another line");
+            if !is_first(&line) {
+                return line;
+            }
+        }
     }
 
     fn json(&self) -> Value {
@@ -116,10 +132,12 @@ impl Trace {
     }
 
     fn is_silent(&self) -> bool {
-        matches!(
-            self.lines.recv_timeout(Duration::from_millis(500)),
-            Err(RecvTimeoutError::Timeout)
-        )
+        loop {
+            match self.lines.recv_timeout(Duration::from_millis(500)) {
+                Ok(line) if is_first(&line) => {}
+                other => return matches!(other, Err(RecvTimeoutError::Timeout)),
+            }
+        }
     }
 }
 

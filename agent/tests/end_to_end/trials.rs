@@ -311,7 +311,9 @@ fn watch_puts_no_trial_in_effect_that_ended_unconfirmed() {
     thread::sleep(Duration::from_millis(1_000));
     assert_eq!(agent.limit("packets")["burst"], 1);
     // An edit after that is one.
-    std::fs::write(&own, before.replace("burst = 100", "burst = 3")).unwrap();
+    let next = network.folder.path().join("next.toml");
+    std::fs::write(&next, before.replace("burst = 100", "burst = 3")).unwrap();
+    std::fs::rename(&next, &own).unwrap();
     agent.wait_for("the reload", |status| {
         status["last_reload"]["cause"] == "watch"
     });

@@ -27,6 +27,8 @@ pub const TESTS: &[Test] = tests![every_kind_of_device_is_limited_where_the_tabl
 const LIMITS: &str = "[[limit]]\nname = \"in\"\nrate = \"1/h\"\nburst = 100\nprotocol = \"udp\"\n\
     [[limit]]\nname = \"out\"\ndirection = \"egress\"\nrate = \"1/h\"\nburst = 100\nprotocol = \"udp\"\n";
 const SENT: u64 = 300;
+/// Those that are sent before the queues are empty again: fewer than any queue has room for.
+const AT_ONCE: u64 = 100;
 /// For packets that do not arrive, also on an emulated CPU.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// The packets that pass and those that do not, in each direction.
@@ -224,21 +226,27 @@ impl Ends {
     /// Sends all packets, and returns what became of them once all are counted or none has come for long.
     fn send(&self, agent: &Agent<'_>, limit: &str, from: &UdpSocket, to: &UdpSocket) -> Seen {
         let address = to.local_addr().unwrap();
-        for _ in 0..SENT {
-            // A refused packet of egress is an error to its sender.
-            let _ = from.send_to(b"packet", address);
-        }
         let deadline = Instant::now() + PATIENCE;
-        let mut arrived = 0;
+        let (mut sent, mut arrived) = (0, 0);
         loop {
-            if to.recv(&mut [0; 64]).is_ok() {
-                arrived += 1;
-                continue;
+            for _ in 0..AT_ONCE {
+                // A refused packet of egress is an error to its sender.
+                let _ = from.send_to(b"packet", address);
             }
-            let counts = agent.counts(limit);
-            let is_settled = counts.0 + counts.1 >= SENT && arrived >= counts.0;
-            // Without a limit in effect, all arrive.
-            if is_settled || arrived >= SENT || (Instant::now() > deadline && !is_queueing()) {
+            sent += AT_ONCE;
+            let counts = loop {
+                if to.recv(&mut [0; 64]).is_ok() {
+                    arrived += 1;
+                    continue;
+                }
+                let counts = agent.counts(limit);
+                let is_settled = counts.0 + counts.1 >= sent && arrived >= counts.0;
+                // Without a limit in effect, all arrive.
+                if is_settled || arrived >= sent || (Instant::now() > deadline && !is_queueing()) {
+                    break counts;
+                }
+            };
+            if sent >= SENT {
                 return Seen { arrived, counts };
             }
         }

@@ -38,8 +38,11 @@ const LATE: &str =
 
 /// A group whose usage is billed over a reboot.
 const BILLED: &str = "\n[[group]]\nname = \"billed\"\nunit = \"billed.service\"\npids = 50\n";
-const WORK: &str = "[Service]\nType=notify\nNotifyAccess=all\nExecStart=/bin/bash -c 'sleep 5; for n in {1..50}; do echo x > \
-    /dev/udp/127.0.0.1/9; done; for n in {1..200000}; do :; done; systemd-notify --ready --status=done; exec sleep 3600'\n";
+/// It works once there is [`BEGIN`].
+const WORK: &str = "[Service]\nType=notify\nNotifyAccess=all\nTimeoutStartSec=infinity\nExecStart=/bin/bash -c 'until \
+    [ -e /run/billed-begin ]; do sleep 0.1; done; for n in {1..50}; do echo x > /dev/udp/127.0.0.1/9; done; \
+    for n in {1..200000}; do :; done; systemd-notify --ready --status=done; exec sleep 3600'\n";
+const BEGIN: &str = "/run/billed-begin";
 /// The usage that was recorded before the reboot.
 const BEFORE: &str = "/root/billed-before.json";
 
@@ -112,6 +115,7 @@ fn counted() -> [f64; 2] {
 /// Has the group's service do its work, and returns what is billed then, once all of it is.
 fn work() -> [f64; 2] {
     let before = billed();
+    let _ = fs::remove_file(BEGIN);
     systemctl(&["start", "--no-block", "billed"]);
     within(
         Duration::from_secs(120),
@@ -122,9 +126,14 @@ fn work() -> [f64; 2] {
                 .is_some_and(|pids| !pids.is_empty())
         },
     );
-    // Usage before the agent's first look is not recorded where the agent has just started. It looks every second.
-    std::thread::sleep(Duration::from_secs(3));
+    // Usage before the agent's first look is not recorded where the agent has just started. The service uses a little while it
+    // waits.
+    let [first, _] = billed();
+    within(Duration::from_secs(300), "usage is recorded", || {
+        billed()[0] > first
+    });
     let [early, _] = counted();
+    fs::write(BEGIN, "").unwrap();
     within(Duration::from_secs(120), "the work is done", || {
         property("billed.service", "StatusText") == "done" && counted()[1] > 0.0
     });
@@ -267,7 +276,7 @@ fn an_interface_that_comes_long_after_boot_is_limited() {
     });
     run("ip", &["link", "set", "late0", "up"]);
     run("ip", &["link", "set", "late1", "up"]);
-    within(Duration::from_secs(30), "late0 is attached", || {
+    within(Duration::from_secs(120), "late0 is attached", || {
         attached().1 == "attached"
     });
     assert_eq!(attached().0, "attached");

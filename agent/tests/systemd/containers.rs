@@ -180,6 +180,9 @@ fn published_ports_of_podman_answer_under_prove() {
     run_by_root();
     run_by_a_user();
     for port in [BY_ROOT, BY_A_USER] {
+        within(PATIENCE, "its server runs", || greeted(port, 1) == 1);
+    }
+    for port in [BY_ROOT, BY_A_USER] {
         assert_eq!(greeted(port, 3), 3, "{port}");
     }
     // Its rule has been read, or one of these connections.

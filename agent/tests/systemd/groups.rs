@@ -43,6 +43,18 @@ fn start(groups: &str) {
     make_workers();
     configure(&format!("[agent]\non_exit = \"detach\"\n{groups}"));
     systemctl(&["restart", "weir"]);
+    within(PATIENCE, "the agent is connected to systemd", || {
+        let groups = json(&["groups"]).to_string();
+        !groups.contains("connecting through systemd")
+    });
+}
+
+/// Waits until a group's limits are in effect on some member.
+fn wait_until_enforced(nth: usize) {
+    within(PATIENCE, "the group is enforced", || {
+        let group = groups()[nth].clone();
+        group["enforcement"] == "full" && group["members"][0].is_object()
+    });
 }
 
 fn make_workers() {
@@ -160,6 +172,7 @@ fn groups_limit_a_unit_through_systemd_and_give_it_back() {
         cgroup_file("whole.service", "pids.max") == "30"
     });
     println!("a service was limited {took:?} after its start");
+    wait_until_enforced(1);
     let whole = groups()[1].clone();
     assert_eq!(
         (&whole["members"][0]["kind"], &whole["members"][0]["name"]),
@@ -258,7 +271,8 @@ fn groups_never_lift_a_services_limits_or_its_sandbox() {
     start(&format!(
         "[[group]]\nname = \"g\"\nexe = {SHELL:?}\nmove = true\npids = 30\n"
     ));
-    let sent = "(echo x > /dev/udp/127.0.0.1/9) 2>/dev/null && echo sent";
+    // Without a subshell, which would be another worker.
+    let sent = "{ echo x > /dev/udp/127.0.0.1/9; } 2>/dev/null && echo sent";
     let read = "head -c 1 /dev/vda >/dev/null 2>&1 && echo read";
     for (unit, restriction, act, reason_part) in [
         (
@@ -317,8 +331,11 @@ fn groups_never_lift_a_services_limits_or_its_sandbox() {
         assert_eq!(cgroup_of(worker), property(unit, "ControlGroup"));
         let group = groups()[0].clone();
         assert_eq!(group["enforcement"], "none", "{group}");
-        let status = json(&["status"])["notes"].to_string();
-        assert!(status.contains("not enforced: 1 process"), "{status}");
+        within(PATIENCE, "the note", || {
+            json(&["status"])["notes"]
+                .to_string()
+                .contains("not enforced: 1 process")
+        });
         let doctor = doctor();
         assert!(
             doctor.contains("g: not enforced") && !doctor.contains("g: enforced"),
@@ -619,6 +636,7 @@ fn groups_limit_containers_as_podman_starts_them() {
     });
     println!("a container was limited {took:?} after another one had started");
     assert_ne!(cgroup_file(&scope(&other), "pids.max"), "40");
+    wait_until_enforced(0);
     let group = groups()[0].clone();
     assert_eq!(
         (&group["members"][0]["kind"], &group["members"][0]["name"]),

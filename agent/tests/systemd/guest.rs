@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use nix::sched::{CloneFlags, setns};
 use serde_json::Value;
+use testbed::wire::is_queueing;
 
 /// The config of the service.
 pub const CONFIG: &str = "/etc/weir/limits.toml";
@@ -19,6 +20,8 @@ pub const CONFIG: &str = "/etc/weir/limits.toml";
 pub const INTERFACE: &str = "weir0";
 /// The address of the host at that interface.
 pub const SERVER: &str = "10.77.0.1";
+/// The longest time that packets are waited for.
+const ARRIVAL: Duration = Duration::from_secs(60);
 /// The namespace at its other end.
 pub const CLIENT: &str = "client";
 
@@ -108,6 +111,7 @@ pub fn journal_cursor() -> String {
 
 /// The journal since then, of systemd, the kernel and Weir.
 pub fn journal_since(cursor: &str) -> String {
+    try_run("journalctl", &["--sync"]);
     let after = format!("--after-cursor={cursor}");
     said(&try_run(
         "journalctl",
@@ -199,18 +203,39 @@ pub fn in_client<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     })
 }
 
+/// Frames that the kernel has received from [`INTERFACE`] or dropped there.
+fn arrived() -> u64 {
+    let table = fs::read_to_string("/proc/net/dev").unwrap();
+    let row = table
+        .lines()
+        .find_map(|line| line.trim().strip_prefix(INTERFACE)?.strip_prefix(':'))
+        .unwrap();
+    // Received: bytes, packets, errors, dropped.
+    let fields: Vec<u64> = row
+        .split_whitespace()
+        .map_while(|field| field.parse().ok())
+        .collect();
+    fields[1] + fields[3]
+}
+
 /// How many of `count` packets from this source, the last byte of its address, reach a socket of the host's.
 pub fn received(source: u8, count: usize) -> usize {
     let receiver = UdpSocket::bind((SERVER, 0)).unwrap();
     let to = receiver.local_addr().unwrap();
     let address = format!("10.77.0.{source}");
     add_client(&address);
+    let before = arrived();
     in_client(|| {
         let socket = UdpSocket::bind((address.as_str(), 0)).unwrap();
         for _ in 0..count {
             socket.send_to(b"x", to).unwrap();
         }
     });
+    // Others may send, too; frames may be lost where the machine is busy.
+    let start = Instant::now();
+    while (arrived() < before + count as u64 || is_queueing()) && start.elapsed() < ARRIVAL {
+        thread::sleep(Duration::from_millis(2));
+    }
     receiver
         .set_read_timeout(Some(Duration::from_millis(500)))
         .unwrap();

@@ -137,11 +137,13 @@ fn a_stuck_agent_is_replaced() {
     within(START, "another agent starts", || {
         !["0", before.as_str()].contains(&pid().as_str())
     });
-    within(START, "the service is active", is_active);
-    assert_eq!(property(UNIT, "NRestarts"), "1");
-    assert_eq!((received(2, 5), received(3, 15)), (0, 10));
+    // On a busy machine, it may need more time than these, too.
     fs::remove_file(drop_in).unwrap();
     systemctl(&["daemon-reload"]);
+    within(START, "the service is active", is_active);
+    let restarts = property(UNIT, "NRestarts");
+    assert!(restarts.parse::<u64>().unwrap() >= 1, "{restarts}");
+    assert_eq!((received(2, 5), received(3, 15)), (0, 10));
 }
 
 fn a_reload_of_a_wrong_file_fails_and_changes_nothing() {

@@ -2,14 +2,19 @@
 
 use std::fs;
 use std::net::UdpSocket;
+use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use testbed::tests;
 
 use crate::Test;
-use crate::guest::{SERVER, configure, in_client, limit, received, run, said, systemctl, try_run};
+use crate::guest::{
+    SERVER, configure, in_client, limit, received, run, said, systemctl, try_run, within,
+};
 use crate::service::{UNIT, start};
 
 pub const TESTS: &[Test] = tests![every_verb_does_its_work_under_the_unit];
@@ -61,7 +66,7 @@ const TO_THE_SERVICE: [(&[&str], &str); 35] = [
     (&["record", "--status"], ""),
     (&["record", "--stop"], ""),
     (
-        &["record", "--capture", CAPTURE, "--of", "all", "--for", "1s"],
+        &["record", "--capture", CAPTURE, "--of", "all", "--for", "1h"],
         "",
     ),
     (&["check"], "logins"),
@@ -100,6 +105,24 @@ fn with_traffic<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     })
 }
 
+/// Runs a capture until the file has a packet.
+fn captured(words: &[&str]) -> Output {
+    let mut command = Command::new("agent");
+    command.args(words).stdout(Stdio::piped());
+    let child = command.stderr(Stdio::piped()).spawn().unwrap();
+    within(LONGEST, "a packet is captured", has_packet);
+    kill(Pid::from_raw(child.id().cast_signed()), Signal::SIGINT).unwrap();
+    child.wait_with_output().unwrap()
+}
+
+/// Whether the capture has a packet of the source.
+fn has_packet() -> bool {
+    // The source and the destination of an IPv4 header.
+    let addresses = [10, 77, 0, 2, 10, 77, 0, 1];
+    let capture = fs::read(CAPTURE).unwrap_or_default();
+    capture.windows(8).any(|bytes| bytes == addresses)
+}
+
 fn every_verb_does_its_work_under_the_unit() {
     start(&format!("{}{MORE}", limit(10)));
     let help = run("agent", &["--help"]);
@@ -125,7 +148,9 @@ fn every_verb_does_its_work_under_the_unit() {
     let failed: Vec<String> = TO_THE_SERVICE
         .iter()
         .filter_map(|(words, wanted)| {
-            let output = if words.contains(&"prefix") || words.contains(&"--capture") {
+            let output = if words.contains(&"--capture") {
+                with_traffic(|| captured(words))
+            } else if words.contains(&"prefix") {
                 with_traffic(|| try_run("agent", words))
             } else {
                 try_run("agent", words)
@@ -136,14 +161,7 @@ fn every_verb_does_its_work_under_the_unit() {
         })
         .collect();
     assert!(failed.is_empty(), "{}", failed.join("\n"));
-    // The source and the destination of an IPv4 header.
-    let addresses = [10, 77, 0, 2, 10, 77, 0, 1];
-    let capture = fs::read(CAPTURE).unwrap();
-    assert!(
-        capture.windows(8).any(|bytes| bytes == addresses),
-        "no packet in {} bytes",
-        capture.len()
-    );
+    assert!(has_packet());
     configure(&limit(10));
     systemctl(&["stop", UNIT]);
     run("agent", &["detach"]);

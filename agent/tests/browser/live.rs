@@ -79,8 +79,8 @@ fn opened() -> Browser {
     browser
 }
 
-const DRAWN: &str =
-    "document.querySelector('#plots path') && document.querySelector('#sources tbody tr')";
+const DRAWN: &str = "document.querySelector('#plots path') && document.querySelector('.plot .passed') \
+    && document.querySelector('.plot .refused') && document.querySelector('#sources tbody tr')";
 
 fn text(browser: &Browser, selector: &str) -> String {
     let text = browser.run(&format!(
@@ -241,11 +241,10 @@ fn the_live_page_updates_and_goes_on_after_the_agent_was_started_again() {
             "document.querySelector('#passed').textContent.match(/^[1-9]/)",
         );
         assert!(restart(&mut agent, &network));
-        wait(&browser, "document.querySelector('#state.lost')");
-        let said = text(&browser, "#state");
-        assert!(
-            said.contains("No reply from the agent since") && said.contains("Trying again"),
-            "{said}"
+        wait(
+            &browser,
+            "document.querySelector('#state.lost') && ['No reply from the agent since', 'Trying again'].every((part) => \
+             document.querySelector('#state').textContent.includes(part))",
         );
         keep(&browser, "live-lost.png");
         agent = Some(network.start(AGENT, &config));

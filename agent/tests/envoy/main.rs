@@ -10,6 +10,7 @@ use proxy::{
 };
 use serde_json::{Value, json};
 use testbed::application::Agent;
+use testbed::port::Port;
 use testbed::tests;
 use testbed::trials::{Test, trial_unless};
 
@@ -278,14 +279,16 @@ fn no_header_of_a_clients_lets_him_around_a_limit() {
 }
 
 fn without_an_agent_envoys_failure_mode_decides_and_with_one_the_limit() {
-    let mut agent = Agent::start_with("grpc = \"127.0.0.1:0\"", LIMITS);
+    // No connection takes it while there is no agent.
+    let port = Port::reserve();
+    let grpc = format!("127.0.0.1:{}", port.number());
+    let mut agent = Agent::start_with(&format!("grpc = \"{grpc}\""), LIMITS);
     let envoy = Envoy::start(&agent.grpc, TIMEOUT, routes());
     assert_eq!(passed(&mut envoy.client(), "/login", &[], 4), 3);
     assert_eq!(
         passed(&mut envoy.client_of(WhenAway::Pass), "/login", &[], 1),
         0
     );
-    let grpc = agent.grpc.clone();
     agent.child.kill().unwrap();
     agent.child.wait().unwrap();
     for _ in 0..5 {

@@ -106,6 +106,10 @@ impl Envoy {
         envoy
     }
 
+    pub fn process(&self) -> u32 {
+        self.child.id()
+    }
+
     /// A client of the listener that refuses what was not answered, so that no test passes without an answer.
     pub fn client(&self) -> Client {
         self.client_of(WhenAway::Refuse)

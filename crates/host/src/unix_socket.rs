@@ -3,11 +3,12 @@
 use std::fs;
 use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::net;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use nix::unistd::Gid;
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{FlockOperation, Mode, fchmod, flock};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use thiserror::Error;
@@ -17,6 +18,8 @@ use tokio::net::UnixListener;
 const MODE: u32 = 0o660;
 /// The mode of the socket's directory, if the agent creates it: the group may only traverse it.
 const FOLDER_MODE: u32 = 0o750;
+/// Waiting connections: as many as the host's net.core.somaxconn allows, as in the standard library.
+const BACKLOG: i32 = -1;
 /// The group that may use the sockets, if the host has it.
 const GROUP: &str = "weir";
 /// How long to wait for another agent that starts at the same time.
@@ -89,11 +92,7 @@ pub fn listen(path: &Path) -> Result<(UnixListener, SocketFile), SocketError> {
     if is_dead(path)? {
         fs::remove_file(path)?;
     }
-    // The socket must not be accessible before its mode and group are set.
-    let mask = nix::sys::stat::umask(nix::sys::stat::Mode::from_bits_truncate(0o177));
-    let listener = UnixListener::bind(path);
-    nix::sys::stat::umask(mask);
-    let listener = listener?;
+    let listener = UnixListener::from_std(bind(path)?)?;
     let file = SocketFile {
         id: id(path)?,
         path: path.to_owned(),
@@ -101,6 +100,18 @@ pub fn listen(path: &Path) -> Result<(UnixListener, SocketFile), SocketError> {
     give(path, group)?;
     fs::set_permissions(path, fs::Permissions::from_mode(MODE))?;
     Ok((listener, file))
+}
+
+/// Binds a listener that does not block, for the owner alone until its mode and group are set. Linux takes the file's mode
+/// from the socket's; the umask is that of all threads.
+fn bind(path: &Path) -> io::Result<net::UnixListener> {
+    let address = SocketAddrUnix::new(path)?;
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
+    rustix::net::bind(&socket, &address)?;
+    rustix::net::listen(&socket, BACKLOG)?;
+    Ok(socket.into())
 }
 
 /// Whether the path is a socket without a listener.
@@ -158,6 +169,8 @@ fn give(path: &Path, group: Option<Gid>) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use rustix::net::Shutdown;
+
     use super::*;
 
     /// Listens once, within a runtime like the agent's.
@@ -167,6 +180,29 @@ mod tests {
             .build()
             .unwrap();
         runtime.block_on(async { listen(path).map(drop) })
+    }
+
+    /// Ends a listener. A process that another test starts may have a copy of it until it runs its program.
+    fn end(listener: net::UnixListener) {
+        rustix::net::shutdown(&listener, Shutdown::Both).unwrap();
+        drop(listener);
+    }
+
+    #[test]
+    fn a_socket_is_for_its_owner_until_it_is_given() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("decide.sock");
+        let mode = || fs::symlink_metadata(&path).unwrap().permissions().mode() & 0o777;
+        let listener = bind(&path).unwrap();
+        assert_eq!(mode(), 0o600);
+        end(listener);
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        let _listener = runtime.block_on(async { listen(&path).unwrap() });
+        assert_eq!(mode(), MODE);
+        net::UnixStream::connect(&path).unwrap();
     }
 
     #[test]
@@ -181,20 +217,20 @@ mod tests {
         fs::remove_file(&path).unwrap();
         // A symbolic link is not the socket that it points to.
         let elsewhere = folder.path().join("elsewhere.sock");
-        drop(std::os::unix::net::UnixListener::bind(&elsewhere).unwrap());
+        end(net::UnixListener::bind(&elsewhere).unwrap());
         std::os::unix::fs::symlink(&elsewhere, &path).unwrap();
         assert!(matches!(try_listen(&path), Err(SocketError::NotASocket)));
         assert!(elsewhere.exists());
         fs::remove_file(&path).unwrap();
 
-        let alive = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        let alive = net::UnixListener::bind(&path).unwrap();
         assert!(matches!(try_listen(&path), Err(SocketError::Taken)));
         // A listener that accepts no connection is alive, too.
         let full: Vec<_> = std::iter::from_fn(|| {
             let socket = socket_with(
                 AddressFamily::UNIX,
                 SocketType::STREAM,
-                SocketFlags::NONBLOCK,
+                SocketFlags::NONBLOCK | SocketFlags::CLOEXEC,
                 None,
             )
             .unwrap();
@@ -208,7 +244,7 @@ mod tests {
             "with {} clients waiting",
             full.len()
         );
-        drop((alive, full));
+        end(alive);
         try_listen(&path).unwrap();
         assert!(!path.exists());
     }
@@ -223,7 +259,7 @@ mod tests {
             .unwrap();
         let ours = runtime.block_on(async { listen(&path).unwrap() });
         fs::rename(&path, folder.path().join("old.sock")).unwrap();
-        let _theirs = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        let _theirs = net::UnixListener::bind(&path).unwrap();
         drop(ours);
         assert!(path.exists());
     }

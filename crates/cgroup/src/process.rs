@@ -151,6 +151,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::tests::without_new_processes;
 
     #[test]
     fn this_process_is_what_it_is() {
@@ -168,10 +169,12 @@ mod tests {
                 .iter()
                 .any(|process| process.pid == own.pid)
         );
+        let guard = without_new_processes();
         let mut child = std::process::Command::new("sleep")
             .arg("60")
             .spawn()
             .unwrap();
+        drop(guard);
         assert!(own.children().contains(&child.id()));
         child.kill().unwrap();
         child.wait().unwrap();
@@ -183,7 +186,7 @@ mod tests {
         const THREADS: u64 = 300;
         let own = Process::new(Path::new("/proc"), std::process::id());
         for _ in 0..5 {
-            let own = own.clone();
+            let (own, _guard) = (own.clone(), without_new_processes());
             let ending: Vec<_> = (0..THREADS)
                 .map(|nth| {
                     std::thread::spawn(move || {

@@ -87,6 +87,7 @@ fn a_limit_in_place_is_recorded_before_it_is_written() {
     host.file("cg/a/pids.max", "max\n");
     nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
     // Each open of the pipe waits for the other side.
+    let _guard = super::without_new_processes();
     let (record, value) = std::thread::scope(|scope| {
         let agent = scope.spawn(|| drop(host.start(group).unwrap()));
         fs::write(&pipe, "max\n").unwrap();

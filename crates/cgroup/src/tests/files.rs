@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use config::parse;
 
-use super::made_up::{BATCH, MadeUp, unified, untouched};
+use super::made_up::{BATCH, MadeUp, unified, untouched, wait_for_threads};
 use crate::Emergency;
 use crate::groups::Groups;
 use crate::links::Links;
@@ -191,12 +191,13 @@ fn a_runtime_that_fails_is_a_note_of_groups_of_containers_only() {
     let host = unified();
     // A socket that nobody listens on.
     host.file("docker.sock", "");
-    let groups = host
+    let mut groups = host
         .start(
             "[[group]]\nname = \"web\"\ncontainer = \"web-*\"\npids = 9\n\
              [[group]]\nname = \"batch\"\nslice = \"batch.slice\"\npids = 9\n",
         )
         .unwrap();
+    wait_for_threads(&mut groups);
     let notes = groups.view().notes();
     let of = |group: &str| {
         let start = format!("group {group}: listing the containers");
@@ -227,6 +228,7 @@ fn containers_are_limited_as_they_come_and_forgotten_as_they_go() {
     let mut groups = host
         .start("[[group]]\nname = \"g\"\ncontainer = \"web*\"\npids = 7\n")
         .unwrap();
+    wait_for_threads(&mut groups);
     assert!(groups.view().statuses()[0].members.is_empty());
     host.file("cg/docker/cgroup.subtree_control", "pids\n");
     host.file(&format!("cg/docker/{id}/pids.max"), "max\n");

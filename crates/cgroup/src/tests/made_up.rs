@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use config::parse;
 
@@ -127,6 +128,17 @@ pub fn untouched() -> MadeUp {
     let host = unified();
     fs::remove_dir_all(host.path("cg/weir")).unwrap();
     host
+}
+
+/// Waits until the threads of a start have replied: a busy host may run them after the start has stopped waiting.
+pub fn wait_for_threads(groups: &mut Groups) {
+    const STEP: Duration = Duration::from_millis(10);
+    while groups.resolution.links.threads() > 0 || groups.listing.is_some() {
+        groups.follow_links(STEP);
+        if groups.listing.is_some() {
+            groups.list_containers(STEP);
+        }
+    }
 }
 
 pub const BATCH: &str = "[[group]]\nname = \"batch\"\nmatch = [{ command = \"*nightly*\" }, { cgroup = \"/user.slice/*\" }]\n";

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use config::parse;
 
-use super::made_up::{MadeUp, unified};
+use super::made_up::{MadeUp, unified, wait_for_threads};
 use crate::groups::Groups;
 use crate::links::Links;
 use crate::place::Manager;
@@ -28,6 +28,7 @@ fn notes(groups: &Groups) -> String {
 fn a_host_without_free_process_ids_ends_no_enforcement() {
     let host = host();
     let mut groups = host.start(TEXT).unwrap();
+    wait_for_threads(&mut groups);
     groups.resolution.links.follow = |_| Some("/bin/sh".into());
     NONE.set(true);
     groups.resolution.links.age(Duration::from_secs(5));
@@ -50,7 +51,7 @@ fn a_host_without_free_process_ids_ends_no_enforcement() {
     groups.resolution.links.age(Duration::from_secs(5));
     groups.resolution.due = Instant::now();
     groups.tick(Duration::from_secs(1));
-    groups.follow_links(Duration::from_secs(5));
+    wait_for_threads(&mut groups);
     groups.scan();
     let notes = notes(&groups);
     assert!(!notes.contains("starting the thread groups-l"), "{notes}");

@@ -12,7 +12,7 @@ use super::*;
 
 #[test]
 fn memory_is_bounded_and_a_full_store_follows_on_full() {
-    let fingerprints = Fingerprints::new().unwrap();
+    let fingerprints = Fingerprints::under([1, 2]);
     for (on_full, expected) in [
         (OnFull::Pass, 50_000),
         (OnFull::Throttle, 0),
@@ -63,7 +63,7 @@ fn memory_is_bounded_and_a_full_store_follows_on_full() {
 #[test]
 fn a_flood_of_keys_is_forgotten_by_the_keys_that_follow() {
     let store = StateStore::new(bucket(1_000, 10), 10_000, OnFull::Throttle);
-    let fingerprints = Fingerprints::new().unwrap();
+    let fingerprints = Fingerprints::under([1, 2]);
     // Each key is full again after a millisecond, so only a few are stored at a time.
     for key in 0..200_000u64 {
         assert!(store.decide(fingerprints.of(&key), key * 10_000, 1).allowed);
@@ -75,7 +75,7 @@ fn a_flood_of_keys_is_forgotten_by_the_keys_that_follow() {
 fn a_key_that_begins_with_less_is_remembered_while_there_is_room() {
     let policy = Policy::token_bucket(Rate::per_second(10), 100).with_initial(5);
     let store = StateStore::new(vec![policy], 1_000, OnFull::Throttle);
-    let key = Fingerprints::new().unwrap().of("alice");
+    let key = Fingerprints::under([1, 2]).of("alice");
     assert!(store.decide(key, SECOND, 5).allowed && !store.decide(key, SECOND, 1).allowed);
     store.sweep(100 * SECOND);
     assert_eq!(store.peek(key, 100 * SECOND, 1).remaining, 100);
@@ -90,7 +90,7 @@ fn a_key_that_begins_with_less_is_remembered_while_there_is_room() {
 #[test]
 fn the_longest_pause_of_forgetting_a_million_keys_is_printed() {
     let store = StateStore::new(bucket(1_000, 10), 1_000_000, OnFull::Pass);
-    let fingerprints = Fingerprints::new().unwrap();
+    let fingerprints = Fingerprints::under([1, 2]);
     let mut longest = Duration::ZERO;
     for key in 0..1_000_000u64 {
         let key = fingerprints.of(&key);
@@ -118,7 +118,7 @@ proptest! {
     /// Every decision equals that of a store that never removes keys.
     #[test]
     fn forgetting_changes_no_verdict(steps in prop::collection::vec((0u64..SECOND, 0u8..20, 0u64..8, any::<bool>()), 1..200)) {
-        let fingerprints = Fingerprints::new().unwrap();
+        let fingerprints = Fingerprints::under([1, 2]);
         let tiers = || vec![
             Policy::token_bucket(Rate::per_second(3), 7),
             Policy::sliding_window(Rate { count: 20, per_nanoseconds: 5 * SECOND }).unwrap(),
@@ -144,7 +144,7 @@ proptest! {
 
 #[test]
 fn every_key_there_is_room_for_finds_it() {
-    let fingerprints = Fingerprints::new().unwrap();
+    let fingerprints = Fingerprints::under([1, 2]);
     for most in [1, 10, 64, 100, 500, 1_000, 4_000, 5_000, 20_000, 100_000] {
         let store = StateStore::new(bucket(1, 3), most, OnFull::Throttle);
         let held = (0..most as u64)

@@ -8,7 +8,7 @@ mod values;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
@@ -126,7 +126,7 @@ fn many_threads_on_one_key_get_exactly_the_burst() {
     ];
     for tiers in of_each.chain([both]) {
         let store = StateStore::new(tiers, 100_000, OnFull::Throttle);
-        let fingerprints = Fingerprints::new().unwrap();
+        let fingerprints = Fingerprints::under([1, 2]);
         let passed: [AtomicU64; 7] = Default::default();
         thread::scope(|scope| {
             for _ in 0..4 {
@@ -817,13 +817,13 @@ fn charges_during_a_reload_stay_charged() {
             Engine::new(&config(1_000), Arc::new(Recorder::default())).unwrap(),
         );
         let passed: [AtomicU64; 8] = Default::default();
-        let reloads = AtomicU64::new(0);
+        let is_done = AtomicBool::new(false);
         thread::scope(|scope| {
             for thread in 0..4u64 {
-                let (current, passed, reloads) = (&current, &passed, &reloads);
+                let (current, passed, is_done) = (&current, &passed, &is_done);
                 scope.spawn(move || {
                     let mut turn = thread;
-                    while reloads.load(Ordering::Relaxed) < 200 {
+                    while !is_done.load(Ordering::Relaxed) {
                         let (engine, key) = (current.load_full(), turn as usize % passed.len());
                         let user = key.to_string();
                         // Alternates between single decisions and decisions with another limit, in either order.
@@ -852,13 +852,16 @@ fn charges_during_a_reload_stay_charged() {
                     }
                 });
             }
-            for reload in 0..200 {
-                let (engine, moves) = current.load().after(&config(1_000 + reload % 2)).unwrap();
+            let is_used = |passed: &AtomicU64| passed.load(Ordering::Relaxed) > 0;
+            let mut reloads = 0;
+            while reloads < 200 || !passed.iter().all(is_used) {
+                let (engine, moves) = current.load().after(&config(1_000 + reloads % 2)).unwrap();
                 moves.carry_out(SECOND);
                 current.store(Arc::new(engine));
-                reloads.fetch_add(1, Ordering::Relaxed);
+                reloads += 1;
                 thread::sleep(Duration::from_millis(1));
             }
+            is_done.store(true, Ordering::Relaxed);
         });
         let passed = passed.map(AtomicU64::into_inner);
         assert!(

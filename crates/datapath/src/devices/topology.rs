@@ -236,22 +236,24 @@ impl<'a> Stacks<'a> {
         stacks
     }
 
+    /// The devices above this one that all its packets pass; the next one first.
+    fn aggregates_above(&self, index: u32) -> impl Iterator<Item = &'a Device> {
+        let above = |device: &&'a Device| {
+            let master = *self.devices.get(&device.master?)?;
+            master.is_aggregate().then_some(master)
+        };
+        // A list that changed during the read may contain a cycle.
+        std::iter::successors(self.devices.get(&index).copied(), above)
+            .skip(1)
+            .take(self.devices.len())
+    }
+
     /// The uppermost configured device that all packets of this one pass, directly or through others.
     fn aggregate_of(&self, index: u32) -> Option<&'a Device> {
-        let mut current = *self.devices.get(&index)?;
-        let mut uppermost = None;
-        // A list that changed during the read may contain a cycle.
-        for _ in 0..self.devices.len() {
-            let master = current.master.and_then(|master| self.devices.get(&master));
-            let Some(master) = master.filter(|master| master.is_aggregate()) else {
-                break;
-            };
-            if self.configured.contains(&master.index) {
-                uppermost = Some(*master);
-            }
-            current = *master;
-        }
-        uppermost.filter(|aggregate| aggregate.index != index)
+        self.aggregates_above(index)
+            .filter(|aggregate| self.configured.contains(&aggregate.index))
+            .last()
+            .filter(|aggregate| aggregate.index != index)
     }
 
     fn lowers(&self, index: u32) -> &[u32] {
@@ -359,11 +361,19 @@ impl<'a> Stacks<'a> {
         } else {
             self.ways_down(aggregate.index).0
         };
-        // A VLAN on a member receives its packets before the bond does.
+        // A VLAN on a member, or on a bond between the two, receives its packets before the aggregate does.
+        let before: BTreeSet<u32> = self
+            .aggregates_above(member.index)
+            .map(|device| device.index)
+            .take_while(|index| *index != aggregate.index)
+            .filter(|index| !self.configured.contains(index))
+            .chain([member.index])
+            .collect();
+        let is_before = |lower| before.contains(&lower);
         let made_on_it: Vec<&str> = self
             .devices
             .values()
-            .filter(|device| device.is_made_on_another() && device.lower == Some(member.index))
+            .filter(|device| device.is_made_on_another() && device.lower.is_some_and(is_before))
             .filter(|device| !self.configured.contains(&device.index))
             .map(|device| device.name.as_str())
             .collect();

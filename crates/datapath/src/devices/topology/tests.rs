@@ -199,6 +199,31 @@ fn stacks_of_several_floors_are_charged_once() {
 }
 
 #[test]
+fn a_vlan_between_a_member_and_its_aggregate_is_a_gap() {
+    let devices = [
+        port(0, "eth0", "", 1),
+        port(1, "bond0", "bond", 2),
+        device(2, "team0", "team"),
+        on(3, "bond0.7", "vlan", 1),
+    ];
+    let (charging, covered, gaps) = decided(&devices, &["eth0", "team0"]);
+    assert_eq!(
+        (charging, covered),
+        (vec!["team0".to_owned()], pairs(&[("eth0", "team0")]))
+    );
+    assert!(
+        gaps[0].contains("packets of eth0 that bond0.7 receives are not limited"),
+        "{gaps:?}"
+    );
+    // With the VLAN, all are.
+    let (charging, _, gaps) = decided(&devices, &["eth0", "team0", "bond0.7"]);
+    assert_eq!(
+        (charging, gaps),
+        (vec!["team0".to_owned(), "bond0.7".to_owned()], vec![])
+    );
+}
+
+#[test]
 fn pairs_and_tunnels_are_no_stacks() {
     let devices = [
         device(1, "eth0", ""),

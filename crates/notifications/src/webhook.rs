@@ -74,10 +74,11 @@ const fn is_final(status: u16) -> bool {
 mod tests {
     use std::fs;
     use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-    use std::net::TcpListener;
+    use std::net::{Ipv4Addr, SocketAddrV4, TcpListener};
     use std::thread;
 
     use rustix::fs::{CWD, Mode, mkfifoat};
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, getsockname, socket_with};
 
     use super::*;
 
@@ -199,7 +200,12 @@ mod tests {
             failure.reason.contains("no complete response within 0.5 s"),
             "{failure:?}"
         );
-        drop(server);
+        // A bound socket that does not listen keeps the port from others.
+        let flags = SocketFlags::CLOEXEC;
+        let away = socket_with(AddressFamily::INET, SocketType::STREAM, flags, None).unwrap();
+        rustix::net::bind(&away, &SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let address = SocketAddrV4::try_from(getsockname(&away).unwrap()).unwrap();
+        let url = url_of(&format!("http://{address}/T0"));
         let failure = post(&url, None, "{}", PATIENCE).unwrap_err();
         assert!(
             failure.retry == Retry::Later && failure.reason.contains("refused"),

@@ -97,6 +97,7 @@ pub fn forward(
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
     use std::io::BufReader;
 
     use super::*;
@@ -121,11 +122,27 @@ mod tests {
         assert_eq!(tally.to_string(), "7 passed, 1 failed, 1 skipped");
     }
 
+    /// Records whether anything was written.
+    struct Record<'r>(&'r Cell<bool>);
+
+    impl Write for Record<'_> {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.set(true);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
     #[test]
     fn output_that_is_held_open_does_not_hold_up_the_end() {
         let (reader, mut writer) = io::pipe().unwrap();
         writeln!(writer, "test result: ok. 2 passed; 0 failed; 0 ignored").unwrap();
-        let tally = forward(BufReader::new(reader), &mut Vec::new(), || Ok(true)).unwrap();
+        let is_shown = Cell::new(false);
+        let has_ended = || Ok(is_shown.get());
+        let tally = forward(BufReader::new(reader), &mut Record(&is_shown), has_ended).unwrap();
         assert_eq!(tally.passed, 2);
         drop(writer);
     }

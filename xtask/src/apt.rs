@@ -151,6 +151,8 @@ fn apt_get() -> Command {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
     use super::*;
 
     #[test]
@@ -172,7 +174,11 @@ mod tests {
         fs::create_dir_all(&folder).unwrap();
         let path = folder.join("policy-rc.d");
         let guard = NoServices::at(&path).unwrap();
-        let asked = Command::new(&path)
+        let mode = fs::metadata(&path).unwrap().permissions().mode();
+        assert_eq!(mode & 0o500, 0o500, "its owner can execute it");
+        // Executing it fails while a process that another test starts has a copy of the descriptor that wrote it.
+        let asked = Command::new("sh")
+            .arg(&path)
             .args(["redis-server", "start"])
             .status()
             .unwrap();

@@ -2,6 +2,7 @@
 //!
 //! Without a clock and a store: the agent runs it against a store, the simulation against a model of one.
 
+use std::cmp::Ordering;
 use std::collections::HashMap;
 use std::time::Duration;
 
@@ -183,18 +184,20 @@ impl Peer {
                 .or_insert_with(|| Series::new(*has_windows))
                 .cut(cuts);
         }
-        let least = self.least_busy();
+        let first_without_room = self.first_without_room();
         let mut publication = Publication {
             sequence: self.sequence,
             read: self.read,
             at,
             series: Vec::new(),
         };
-        let mut room = self.most_keys;
         let hosts = (self.window_hosts(), self.rank);
         for (number, series) in &mut self.series {
-            let entries = series.publish((least, room), self.sequence, self.sync, hosts);
-            room -= entries.len();
+            let has_room = |demand, key| {
+                first_without_room
+                    .is_none_or(|first| by_demand(&(demand, *number, key), &first).is_lt())
+            };
+            let entries = series.publish(has_room, self.sequence, self.sync, hosts);
             if !entries.is_empty() {
                 publication.series.push((*number, entries));
             }
@@ -214,14 +217,17 @@ impl Peer {
         self.series.values().map(Series::keys).sum()
     }
 
-    /// The least demand with which a key has room in a publication.
-    fn least_busy(&self) -> f64 {
-        let mut busy: Vec<f64> = self.series.values().flat_map(Series::busy).collect();
-        if busy.len() <= self.most_keys {
-            return 0.0;
+    /// The first key by demand that has no room in a publication, if any.
+    fn first_without_room(&self) -> Option<Busy> {
+        let mut busy: Vec<Busy> = Vec::new();
+        for (limit, series) in &self.series {
+            busy.extend(series.busy().map(|(demand, key)| (demand, *limit, key)));
         }
-        let (_, least, _) = busy.select_nth_unstable_by(self.most_keys, |a, b| b.total_cmp(a));
-        *least
+        if busy.len() <= self.most_keys {
+            return None;
+        }
+        let (_, first, _) = busy.select_nth_unstable_by(self.most_keys, by_demand);
+        Some(*first)
     }
 
     /// The keys of each limit that a host published last before it ended. It may not have written their use.
@@ -343,6 +349,16 @@ impl Peer {
         };
         self.series.iter_mut().map(adjust).collect()
     }
+}
+
+/// A key to publish: its demand, its limit's number and its own.
+type Busy = (f64, u64, u64);
+
+/// The order in which keys have room: the largest demand first, of equal ones the lowest numbers, as on every host.
+fn by_demand(one: &Busy, other: &Busy) -> Ordering {
+    let numbers = |busy: &Busy| (busy.1, busy.2);
+    let demand = other.0.total_cmp(&one.0);
+    demand.then_with(|| numbers(one).cmp(&numbers(other)))
 }
 
 /// FNV-1a: the same on every host.

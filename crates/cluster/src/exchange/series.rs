@@ -218,19 +218,19 @@ impl Series {
         }
     }
 
-    /// The demand of each key to publish, in units a sync.
-    pub fn busy(&self) -> impl Iterator<Item = f64> + '_ {
+    /// The demand of each key to publish, in units a sync, and its number.
+    pub fn busy(&self) -> impl Iterator<Item = (f64, u64)> + '_ {
         self.keys
-            .values()
-            .filter(|key| key.is_published())
-            .map(|key| key.demand)
+            .iter()
+            .filter(|(_, key)| key.is_published())
+            .map(|(number, key)| (key.demand, *number))
     }
 
-    /// The entries of keys with at least this demand, up to `most`; of the others, each host passes its part. `sequence`
-    /// is the publication's, and `sync` is this host's, in microseconds.
+    /// The entries of keys that have room, by their demand and number; of the others, each host passes its part.
+    /// `sequence` is the publication's, and `sync` is this host's, in microseconds.
     pub fn publish(
         &mut self,
-        (least, most): (f64, usize),
+        has_room: impl Fn(f64, u64) -> bool,
         sequence: u64,
         sync: u64,
         (hosts, rank): (u64, u64),
@@ -243,7 +243,7 @@ impl Series {
                 key.end();
                 return true;
             }
-            key.is_parted = key.demand < least || entries.len() >= most;
+            key.is_parted = !has_room(key.demand, *number);
             if key.is_parted {
                 let charge = if has_windows {
                     0

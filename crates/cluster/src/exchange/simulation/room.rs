@@ -3,10 +3,40 @@
 use std::time::Duration;
 
 use common::rate_limiter::Policy;
+use decide::Cut;
 
+use super::super::peer::Peer;
+use super::super::wire::Publication;
 use super::events::{N, idle, quotas, windows};
 use super::seconds;
-use super::world::{MS, SECOND, TICK, World};
+use super::world::{MS, NUMBER, SECOND, TICK, World};
+
+/// A publication has room for those with the most demand, whatever their order in memory.
+#[test]
+fn of_keys_with_equal_demand_the_lowest_numbers_have_room() {
+    let mut peer = Peer::new("a".to_owned(), 20, Duration::from_millis(100));
+    let cut = |key| Cut {
+        key,
+        spent: if key == 15 { 9 } else { 5 },
+        used: 9,
+        over: 0,
+        refused: 0,
+        open: 5,
+    };
+    let cuts = || (1..=15).map(cut).collect();
+    let cuts = [(NUMBER, true, cuts()), (NUMBER + 1, true, cuts())];
+    let publication = Publication::decode(&peer.publish(SECOND, &cuts)).unwrap();
+    let mut published = Vec::new();
+    for (number, entries) in &publication.series {
+        published.extend(entries.iter().map(|entry| (*number, entry.key)));
+    }
+    published.sort_unstable();
+    let first = (1..=15).map(|key| (NUMBER, key));
+    let second = [1, 2, 3, 4, 15].map(|key| (NUMBER + 1, key));
+    assert!(first.chain(second).eq(published.clone()), "{published:?}");
+    assert_eq!(peer.counts(NUMBER), (15, 0));
+    assert_eq!(peer.counts(NUMBER + 1), (5, 10));
+}
 
 /// Junk keys take the room in publications: of a key without room, each host passes its part.
 #[test]

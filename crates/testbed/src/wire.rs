@@ -50,17 +50,21 @@ impl Receiver {
             .set_read_timeout(Some(Duration::from_millis(300)))
             .unwrap();
         let mut counts = [0; 64];
+        let start = Instant::now();
         loop {
             let mut buffer = [0; 2048];
             let mut parts = [std::io::IoSliceMut::new(&mut buffer)];
             let mut control = nix::cmsg_space!(u8);
-            let Ok(message) = recvmsg::<()>(
+            let received = recvmsg::<()>(
                 self.socket.as_raw_fd(),
                 &mut parts,
                 Some(&mut control),
                 MsgFlags::empty(),
-            ) else {
-                return counts;
+            );
+            let message = match received {
+                Ok(message) => message,
+                Err(_) if may_receive_more(start) => continue,
+                Err(_) => return counts,
             };
             for message in message.cmsgs().unwrap() {
                 if let ControlMessageOwned::Ipv4Tos(tos) = message {
@@ -97,12 +101,16 @@ impl Receiver {
                     counts[usize::from(from.ip().octets()[3])] += 1;
                 }
                 Ok(_) => {}
-                // On a busy machine, a CPU may not have delivered yet what it queued.
-                Err(_) if is_queueing() && start.elapsed() < Duration::from_secs(60) => {}
+                Err(_) if may_receive_more(start) => {}
                 Err(_) => return counts,
             }
         }
     }
+}
+
+/// Whether packets may still arrive after a pause: on a busy machine, a CPU may not have delivered yet what it queued.
+fn may_receive_more(start: Instant) -> bool {
+    is_queueing() && start.elapsed() < Duration::from_secs(60)
 }
 
 /// A raw sender on the client's interface. The caller bounds the number of frames, the sender the time.

@@ -11,11 +11,11 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 use testbed::application::exchange;
-use testbed::stalls::Stalls;
+use testbed::stalls::Gaps;
 use testbed::tests;
 use testbed::trials::Test;
 
-use crate::fair::{CAPACITY, Group, Sent, fair, is_calm, server};
+use crate::fair::{CAPACITY, Group, Sent, Watch, fair, server};
 use crate::support::Network;
 use crate::traffic::PORT;
 
@@ -37,6 +37,8 @@ struct Work {
     /// Polite requests that were served in time, of those whose number is at least `from`.
     polite: AtomicU64,
     from: AtomicU64,
+    /// Of the service and of its reports.
+    gaps: [Gaps; 2],
     stop: AtomicBool,
 }
 
@@ -48,6 +50,7 @@ impl Work {
         let mut queue: VecDeque<(Instant, bool)> = VecDeque::new();
         let mut datagram = [0; 64];
         while !self.stop.load(Ordering::Relaxed) {
+            self.gaps[0].mark();
             while let Ok((length, from)) = socket.recv_from(&mut datagram) {
                 let std::net::IpAddr::V4(from) = from.ip() else {
                     continue;
@@ -81,7 +84,10 @@ impl Work {
             let wait = self.waiting.load(Ordering::Relaxed) as f64 / CAPACITY;
             let (status, reply) = post(socket, &json!({"service": "app", "wait_seconds": wait}));
             assert_eq!(status, 200, "{reply}");
-            thread::sleep(EVERY);
+            for _ in 0..10 {
+                thread::sleep(EVERY / 10);
+                self.gaps[1].mark();
+            }
         }
     }
 }
@@ -130,9 +136,9 @@ fn a_service_that_reports_its_load_serves_polite_sources() {
             // One that is not sent yet.
             let from = sent.polite_sent.load(Ordering::Relaxed) + 5;
             work.from.store(from, Ordering::Relaxed);
-            let stalls = Stalls::watch();
+            let watch = Watch::begin(&agent, &[&work.gaps[0], &work.gaps[1], &sent.gaps]);
             thread::sleep(Duration::from_secs(5));
-            let (status, is_calm) = (agent.json(&["status"]), is_calm(&stalls));
+            let (status, is_calm) = (agent.json(&["status"]), watch.is_calm());
             sent.stop.store(true, Ordering::Relaxed);
             thread::sleep(Duration::from_millis(300));
             (from, is_calm, status)

@@ -21,7 +21,7 @@ fn a_lifted_limit_is_recorded_before_it_is_written_again() {
     fs::remove_file(&pipe).unwrap();
     nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
     // Each open of the pipe waits for the other side.
-    let _guard = super::super::without_new_processes();
+    let _guard = crate::tests::without_new_processes();
     let record = std::thread::scope(|scope| {
         let agent = scope.spawn(|| {
             let held = groups.members[0].held.clone();

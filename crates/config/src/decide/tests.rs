@@ -889,6 +889,7 @@ fn limits_on_requests_alone_need_no_interface_and_have_the_documented_defaults()
         max_reservations_per_key,
         requests,
         limits,
+        takes_loads,
     } = loaded.config.decide;
     assert_eq!(http, Some(Endpoint::Tcp("127.0.0.1:9465".parse().unwrap())));
     assert_eq!((grpc, check, max_keys), (None, None, None));
@@ -898,7 +899,7 @@ fn limits_on_requests_alone_need_no_interface_and_have_the_documented_defaults()
         (max_reservations, max_reservations_per_key),
         (10_000, 1_000)
     );
-    assert_eq!(escalate_from, Vec::new());
+    assert_eq!((escalate_from, takes_loads), (Vec::new(), false));
     let limit = &limits[0];
     assert_eq!(
         (limit.rates.burst, limit.initial, limit.refill_every),

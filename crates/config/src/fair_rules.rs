@@ -4,8 +4,7 @@ use super::fair::{FAIR, Fair, FairTable, LimitRate, Signal};
 use super::limit::Limit;
 use super::limit_action::{Action, Throttle};
 use super::policy::{
-    Algorithm, Class, Decide, Direction, Endpoint, Key, Multiplier, ProtocolFilter, Rate, Service,
-    Unit,
+    Algorithm, Class, Direction, Key, Multiplier, ProtocolFilter, Rate, Service, Unit,
 };
 use super::rates::{RateText, ReadRate};
 use super::report::{Problems, Span};
@@ -208,18 +207,6 @@ fn check(limit: &Limit, place: Place<'_>, problems: &mut Problems) {
             let help = format!("leave out {name}, or write it in a second limit");
             unsupported(&key, name.to_owned(), &help);
         }
-    }
-}
-
-/// Reports limits whose service has no socket on which it could report its load.
-pub fn check_loads(limits: &[Located<'_, Limit>], decide: &Decide, problems: &mut Problems) {
-    if matches!(decide.http, Some(Endpoint::Unix(_))) {
-        return;
-    }
-    for read in limits.iter().filter(|read| read.table.takes_load()) {
-        let message = "\"load\" in signals requires a Unix socket of [decide], which shows the user that reports";
-        let help = "add http = \"unix:/run/weir/decide.sock\" to [decide]";
-        problems.error(read.span_of(&Limit::FAIR), message, help);
     }
 }
 

@@ -183,7 +183,6 @@ fn read(document: &DeTable<'_>, span: Span, problems: &mut Problems) -> Option<C
     ticks::check(&limits, &classes, root.problems);
     check_exchanged(&limits, &classes, root.problems);
     fair_rules::check_classes(&limits, &classes, root.problems);
-    fair_rules::check_loads(&limits, &decide, root.problems);
     group::check(&groups, root.problems);
     ban_list::check(&ban_lists, &names, &agent, root.problems);
     geo::check(geo.as_ref(), &classes, &ban_lists, &limits, root.problems);

@@ -5,7 +5,8 @@ use host::PROGRAM;
 
 use super::class;
 use super::limit_rules;
-use super::policy::{AgentConfig, Class, Decide, Limit, RequestCost, RequestLimit};
+use super::policy::{AgentConfig, Class, Decide, Endpoint, Limit, RequestCost, RequestLimit};
+use super::report::Problems;
 use super::request_notes::{self, Whole};
 use super::schema::{Located, read, read_all, read_one, tables};
 use super::table::Table;
@@ -132,6 +133,7 @@ pub fn read_decide(
         }
     }
     decide.takes_loads = packet_limits.iter().any(|read| read.table.takes_load());
+    check_loads(packet_limits, &decide, root.problems);
     let packet_limits: Vec<&str> = packet_limits
         .iter()
         .map(|read| read.table.name.as_str())
@@ -150,4 +152,16 @@ pub fn read_decide(
     decide.requests = requests.into_iter().map(|read| read.table).collect();
     decide.limits = limits.into_iter().map(|read| read.table).collect();
     decide
+}
+
+/// Reports limits whose service has no socket on which it could report its load.
+fn check_loads(limits: &[Located<'_, Limit>], decide: &Decide, problems: &mut Problems) {
+    if matches!(decide.http, Some(Endpoint::Unix(_))) {
+        return;
+    }
+    for read in limits.iter().filter(|read| read.table.takes_load()) {
+        let message = "\"load\" in signals requires a Unix socket of [decide], which shows the user that reports";
+        let help = "add http = \"unix:/run/weir/decide.sock\" to [decide]";
+        problems.error(read.span_of(&Limit::FAIR), message, help);
+    }
 }

@@ -100,9 +100,8 @@ impl LimitSettings {
 /// users: these may be slow.
 pub(super) fn user_id(text: &str, users: &str) -> Option<u32> {
     let fields = users.lines().map(|line| line.split(':'));
-    let by_name = fields.filter_map(|mut fields| Some((fields.next()?, fields.nth(1)?)));
-    let found = by_name.filter(|(name, _)| *name == text).next();
-    match found {
+    let mut users = fields.filter_map(|mut fields| Some((fields.next()?, fields.nth(1)?)));
+    match users.find(|(name, _)| *name == text) {
         Some((_, number)) => number.parse().ok(),
         None => text.parse().ok(),
     }

@@ -75,6 +75,12 @@ pub fn read(limit: &Limit, place: Place<'_>, problems: &mut Problems) -> Option<
     if let Err((message, help)) = check_signals(limit, &signals) {
         problems.error(span(&FairTable::SIGNALS), message, help);
     }
+    if written.reported_by.as_deref() == Some("") {
+        let message = "reported_by is empty";
+        let help =
+            "write a user's name or number, or leave out reported_by: then root alone reports";
+        problems.error(span(&FairTable::REPORTED_BY), message, help);
+    }
     if written.reported_by.is_some() && !signals.contains(&Signal::Load) {
         let message = "reported_by requires \"load\" in signals";
         let help = "write signals = [\"sockets\", \"load\"], or leave out reported_by";

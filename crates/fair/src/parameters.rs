@@ -33,8 +33,12 @@ pub(crate) const MEAN_LOSS: f64 = 0.004;
 pub(crate) const MEAN_LOSS_GAIN: f64 = 0.3;
 /// Seconds of waiting that are an overload; the noise of nginx at 95 % load is 44 ms. Or so many times the target, if that is more:
 /// 0.125 s for listeners.
-pub(crate) const LONG_WAIT: f64 = 0.1;
-pub(crate) const LONG_WAIT_TARGETS: f64 = 2.5;
+const LONG_WAIT: f64 = 0.1;
+const LONG_WAIT_TARGETS: f64 = 2.5;
+/// Seconds of waiting that are an overload where this is the target.
+pub(crate) const fn long_wait(target: f64) -> f64 {
+    LONG_WAIT.max(LONG_WAIT_TARGETS * target)
+}
 /// Fewer waiting units than these are noise.
 pub(crate) const FEWEST_WAITING: f64 = 5.0;
 /// All passed units reach queues if more than this share of them has, over so many seconds.

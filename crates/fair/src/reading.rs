@@ -1,5 +1,7 @@
 //! The input of the law at each tick.
 
+use crate::parameters::{TARGET, long_wait};
+
 /// A reading of the counters and signals of one fair limit.
 #[derive(Clone, Copy, Debug)]
 pub struct Reading<'a> {
@@ -59,6 +61,10 @@ impl Reported {
             Some(load) if is_growing => came / load.max(1.0),
             Some(load) if load > 1.0 => came.max(capacity),
             Some(_) => came,
+            // A full queue does not grow, and what it drops is not known.
+            None if is_growing && self.wait > long_wait(TARGET) => {
+                came / (1.0 + self.growth).max(2.0)
+            }
             // In seconds, a queue grows by what is not served in parts of what is.
             None if is_growing => came / (1.0 + self.growth),
             // While little comes, how fast it shrinks says nothing of the capacity.

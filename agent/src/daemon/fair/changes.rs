@@ -130,7 +130,9 @@ pub(super) const fn word_of_cause(cause: Cause) -> &'static str {
 /// Why a limit is released.
 pub(super) const fn why(failure: Failure) -> &'static str {
     match failure {
-        Failure::Unreadable => "its signals cannot be read: it refuses nothing until they can",
+        Failure::Unreadable => {
+            "its signals cannot be read, or nobody reports its load: it refuses nothing until that changes"
+        }
         Failure::Stalled => {
             "servers have served nothing for 1 s while units wait: no rate helps until they do"
         }

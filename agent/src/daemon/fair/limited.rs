@@ -132,7 +132,7 @@ impl Limited {
         // Half a millisecond early is on time.
         let load = self.load();
         let number = |reported: Option<Reported>| reported.map(|reported| reported.number);
-        let lacks_report = load.is_some() && number(load) == number(self.reported);
+        let lacks_report = self.law.follows_reports() && number(load) == number(self.reported);
         let unit = self.settings.law.unit;
         if elapsed + 5e-4 < period(is_off, unit, passed + refused, lacks_report) {
             return Vec::new();
@@ -150,7 +150,12 @@ impl Limited {
             .signals
             .as_mut()
             .map(|signals| signals.read(now, scale));
-        let queue = self.with_load(queue.and_then(Result::ok));
+        let queue = if self.settings.reads_sockets() {
+            queue.and_then(Result::ok)
+        } else {
+            Some(Queue::default())
+        };
+        let queue = self.with_load(queue);
         if !has_base && self.counts.is_some() {
             // Counters of this policy begin now.
             return Vec::new();

@@ -69,10 +69,7 @@ fn notes(status: &FairStatus, unit: &str) -> Vec<Note> {
         let found = format!("limit {name:?} has no signal of its service: {NO_LOAD}");
         Note::new(found, REPORT_THE_LOAD)
     });
-    if status.signals.is_empty() && status.load.is_some() {
-        return unreported.into_iter().collect();
-    }
-    if status.signals.is_empty() {
+    if status.signals.is_empty() && status.load.is_none() {
         return vec![Note::new(
             format!("limit {name:?} has no signal: no socket of this host is open on its ports"),
             OPEN_A_SOCKET,

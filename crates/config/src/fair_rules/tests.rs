@@ -91,6 +91,10 @@ fn what_a_fair_limit_does_not_support_is_an_error() {
             "\"load\" in signals requires a Unix socket of [decide]",
         ),
         (
+            "fair = { signals = [\"load\"], reported_by = \"\" }",
+            "reported_by is empty",
+        ),
+        (
             "fair = { reported_by = \"app\" }",
             "reported_by requires \"load\" in signals",
         ),

@@ -4,6 +4,7 @@ use std::time::Instant;
 
 use config::policy::Decide;
 use fair::{Load, Loads, MOST_LOAD, Refused};
+use host::PROGRAM;
 use http_body_util::Full;
 use hyper::body::Bytes;
 use hyper::{Response, StatusCode};
@@ -41,7 +42,7 @@ pub(super) fn respond(body: &[u8], user: Option<u32>, loads: &Loads) -> Response
         Err(Refused::Unknown) => refuse(
             StatusCode::NOT_FOUND,
             &format!(
-                "no limit {name:?} in effect has \"load\" in signals: add fair = {{ signals = [\"sockets\", \"load\"] }} to it"
+                "no limit {name:?} in effect has \"load\" in signals: add it, or see in `{PROGRAM} status` why the limit is not in effect"
             ),
         ),
         Err(Refused::User) => refuse(

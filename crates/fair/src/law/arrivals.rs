@@ -21,6 +21,8 @@ pub struct Flow {
     /// The units of a connection, if nothing else arrives. Else 1.
     pub each: f64,
     pub reported: Reported,
+    /// Whether that has not been read before.
+    pub is_new_report: bool,
     /// Whether queues are counted in units of the limit, not in connections of a measured number of units.
     pub is_exact: bool,
 }
@@ -80,6 +82,7 @@ impl Arrivals {
             taken: queue.taken,
             each: 1.0,
             reported: queue.reported.unwrap_or_default(),
+            is_new_report: false,
             is_exact: *connections == Connections::default(),
         };
         if flow.is_exact {

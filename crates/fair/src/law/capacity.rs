@@ -60,7 +60,7 @@ impl Capacity {
             self.idle_ticks += 1;
             let is_beyond = tick.goodput > BEYOND * self.known || self.busy_ticks < KNOWN_TICKS;
             self.ticks_beyond += u32::from(is_beyond);
-            self.measured = self.measured.max(tick.goodput);
+            self.measured = self.measured.max(tick.least_goodput);
         }
         self.set(tick);
     }

@@ -35,9 +35,10 @@ impl Watch {
     }
 
     /// Whether the limit has to be released after `elapsed` seconds more without signals.
-    pub fn unreadable(&mut self, elapsed: f64) -> bool {
+    pub fn unreadable(&mut self, now: f64, elapsed: f64) -> bool {
         self.unreadable += elapsed;
-        if self.unreadable >= UNREADABLE - 1e-9 {
+        let is_pause = self.failure == Some(Failure::WithoutEffect) && !self.pause.is_over(now);
+        if self.unreadable >= UNREADABLE - 1e-9 && !is_pause {
             self.failure = Some(Failure::Unreadable);
         }
         self.failure.is_some()
@@ -61,10 +62,11 @@ impl Watch {
         } else {
             0.0
         };
+        // It counts down: a short end of the overload now and then does not keep the level at its least.
         self.at_least = if at_least {
             self.at_least + tick.elapsed
         } else {
-            0.0
+            (self.at_least - tick.elapsed).max(0.0)
         };
         let lasts = match self.failure {
             Some(Failure::Unreadable) | None => false,

@@ -101,10 +101,11 @@ impl Fill {
         };
     }
 
-    /// Whether this tick's level is guessed from samples.
-    pub fn guesses(&self, now: f64) -> bool {
+    /// Whether the level of a tick of this length is guessed from samples.
+    pub fn guesses(&self, now: f64, length: f64) -> bool {
         let ticks = ((now - self.since) / TICK).round() + 1.0;
-        let is = |tick: &u32| (ticks - f64::from(*tick)).abs() < 0.5;
+        let length = (length / TICK).round().max(1.0);
+        let is = |tick: &u32| (0.0..length).contains(&(ticks - f64::from(*tick)));
         GUESSES.iter().any(is) || is(&LAST_GUESS)
     }
 

@@ -13,9 +13,8 @@ pub use failure::Failure;
 
 use crate::level::Level;
 use crate::parameters::{
-    AGAIN, BURST_SHARE_A_SECOND, FIRST_BURST_SHARE, FITS, HOLDS, LONG_WAIT, LONG_WAIT_TARGETS,
-    LONGER, LOSS, MEAN_LOSS, MEAN_LOSS_GAIN, OFF, RAISE, REFUSES, RELEASE, Settings, TICK,
-    USUAL_WINDOW,
+    AGAIN, BURST_SHARE_A_SECOND, FIRST_BURST_SHARE, FITS, HOLDS, LONGER, LOSS, MEAN_LOSS,
+    MEAN_LOSS_GAIN, OFF, RAISE, REFUSES, RELEASE, Settings, TICK, USUAL_WINDOW, long_wait,
 };
 use crate::reading::Reading;
 use arrivals::Arrivals;
@@ -114,6 +113,8 @@ pub struct Law {
     /// since then.
     missed: Missed,
     last: Tick,
+    /// The number of the last report of the service's load.
+    report: Option<u64>,
     mean_loss: f64,
     /// The mean goodput while the limit is off, in units a second.
     usual: f64,
@@ -138,6 +139,7 @@ impl Law {
             effect: Effect::default(),
             missed: Missed::default(),
             last: Tick::default(),
+            report: None,
             mean_loss: 0.0,
             usual: 0.0,
             burst_share: 1.0,
@@ -151,13 +153,16 @@ impl Law {
     pub fn step(&mut self, reading: &Reading) -> Option<Level> {
         let Some(queue) = reading.queue else {
             self.missed.add(reading);
-            if self.watch.unreadable(reading.elapsed) {
+            if self.watch.unreadable(reading.now, reading.elapsed) {
                 self.fail(reading.now);
             }
             return self.level();
         };
         let reading = &std::mem::take(&mut self.missed).before(reading);
-        let flow = self.arrivals.read(reading, &queue, self.settings.unit);
+        let mut flow = self.arrivals.read(reading, &queue, self.settings.unit);
+        let report = queue.reported.map(|reported| reported.number);
+        flow.is_new_report = report != self.report;
+        self.report = report;
         let unit = self.settings.unit;
         let tick = Tick::new(reading, &flow, self.capacity.value, self.is_off(), unit);
         self.advance(&tick, reading);
@@ -167,10 +172,12 @@ impl Law {
 
     fn advance(&mut self, tick: &Tick, reading: &Reading) {
         self.mean_loss += MEAN_LOSS_GAIN * (tick.loss.min(LOSS) - self.mean_loss);
-        let long = LONG_WAIT.max(LONG_WAIT_TARGETS * tick.target);
+        let long = long_wait(tick.target);
         let drops = tick.loss > LOSS || self.mean_loss > MEAN_LOSS;
         let overload = drops || tick.wait > long;
-        let at_least = self.is_on() && overload && self.is_at_its_least();
+        // What a service reports may stay above the target, whatever the level.
+        let is_late = overload || (tick.is_reported && tick.wait > tick.target);
+        let at_least = self.is_on() && is_late && self.is_at_its_least();
         let limits = self.level().is_some();
         let without_effect = self.effect.read(tick, limits, drops);
         let effect = &mut self.effect;
@@ -180,7 +187,9 @@ impl Law {
             return;
         }
         let first = !self.is_on();
-        if first && !(overload && self.state == State::Armed && tick.has_goodput()) {
+        let is_onset =
+            overload && self.state == State::Armed && tick.has_goodput() && !tick.is_old();
+        if first && !is_onset {
             // An overload that began within this tick hides the capacity: the next tick has it.
             self.state = if overload { State::Armed } else { State::Off };
             if !overload {
@@ -204,7 +213,7 @@ impl Law {
             self.capacity.begin(tick, self.usual);
             let granule = self.settings.unit.granule();
             self.fill.begin(tick.now, self.most(), granule);
-        } else {
+        } else if !tick.is_old() {
             self.capacity.read(tick, &self.last);
         }
         self.capacity.make_room(tick);
@@ -222,7 +231,9 @@ impl Law {
             });
             self.state = State::Limiting;
             self.quiet = 0.0;
-            let guess = first || self.fill.guesses(tick.now);
+            // Reports lengthen ticks at any rate; others are longer where samples are few.
+            let length = if tick.is_reported { tick.elapsed } else { TICK };
+            let guess = first || self.fill.guesses(tick.now, length);
             let bounds = (self.settings.at_least, self.most());
             let tiers = self.settings.tiers;
             self.fill
@@ -304,6 +315,12 @@ impl Law {
             burst_share: self.burst_share,
             unit: self.settings.unit,
         })
+    }
+
+    /// Whether the last reading was nearer to an overload by what the service reports than by its sockets.
+    #[must_use]
+    pub const fn follows_reports(&self) -> bool {
+        self.last.is_reported
     }
 
     #[must_use]

@@ -42,6 +42,10 @@ impl Pause {
         }
     }
 
+    pub fn is_over(&self, now: f64) -> bool {
+        now >= self.until
+    }
+
     /// Whether nobody is limited in this tick.
     pub fn lasts(&mut self, tick: &Tick, overload: bool, effect: &mut Effect) -> bool {
         if overload && self.is_alone(tick) {
@@ -54,7 +58,7 @@ impl Pause {
         if was_wrong {
             effect.release_was_wrong();
         }
-        !was_wrong && tick.now < self.until
+        !was_wrong && !self.is_over(tick.now)
     }
 
     /// Whether a level would probably have an effect on the overload.

@@ -2,7 +2,7 @@
 
 use super::arrivals::Flow;
 use crate::parameters::{
-    FEWEST_WAITING, NO_GOODPUT, NO_PART, TARGET, TARGET_OF_BUFFER, USUAL_TIMES, Unit,
+    FEWEST_WAITING, NO_GOODPUT, NO_PART, TARGET, TARGET_OF_BUFFER, USUAL_TIMES, Unit, long_wait,
 };
 use crate::reading::Reading;
 
@@ -35,6 +35,10 @@ pub struct Tick {
     pub target: f64,
     /// Whether these are what the service reports, since that is nearer to an overload.
     pub is_reported: bool,
+    /// Whether the service has reported since the reading before.
+    is_new_report: bool,
+    /// The goodput as of sockets alone, in units a second.
+    pub least_goodput: f64,
 }
 
 impl Tick {
@@ -42,9 +46,12 @@ impl Tick {
     pub fn new(reading: &Reading, flow: &Flow, capacity: f64, is_off: bool, unit: Unit) -> Self {
         let granule = unit.granule();
         let rate = |units: f64| units / reading.elapsed;
-        let served = flow
-            .reported
-            .served_of(rate(flow.served(granule)), capacity);
+        let came = rate(flow.served(granule));
+        let served = if flow.is_new_report {
+            flow.reported.served_of(came, capacity)
+        } else {
+            came
+        };
         let goodput = served.max(granule);
         let is_queued = flow.waiting >= FEWEST_WAITING * granule;
         // Of fragments, one datagram is read. While nothing is refused, drops show an overload early enough.
@@ -58,7 +65,7 @@ impl Tick {
         let of_buffer = |buffer: f64| TARGET_OF_BUFFER * buffer / capacity.max(goodput);
         let wait = if is_queued { flow.waiting / speed } else { 0.0 };
         let target = flow.buffer.map_or(TARGET, of_buffer).min(TARGET);
-        let is_reported = flow.reported.wait / TARGET > wait / target;
+        let is_reported = flow.reported.wait / long_wait(TARGET) > wait / long_wait(target);
         let (wait, target) = if is_reported {
             (flow.reported.wait, TARGET)
         } else {
@@ -71,12 +78,16 @@ impl Tick {
             passed: rate(flow.passed),
             refused: rate(reading.refused),
             drops: rate(flow.dropped),
-            growth: rate(flow.growth),
+            growth: if is_reported {
+                rate(flow.passed) - goodput
+            } else {
+                rate(flow.growth)
+            },
             entered: flow
                 .taken
                 .filter(|_| flow.is_exact)
                 .map_or(f64::INFINITY, |taken| rate(taken + flow.growth)),
-            is_exact: flow.is_exact,
+            is_exact: flow.is_exact || is_reported,
             loss: (flow.dropped / flow.passed.max(granule)).min(1.0),
             goodput,
             usual: unbounded.min(USUAL_TIMES * goodput) / flow.each,
@@ -86,7 +97,14 @@ impl Tick {
             wait,
             target,
             is_reported,
+            is_new_report: flow.is_new_report,
+            least_goodput: came.max(granule).min(goodput),
         }
+    }
+
+    /// Whether it says nothing that the reading before has not said: a report is one reading.
+    pub const fn is_old(&self) -> bool {
+        self.is_reported && !self.is_new_report
     }
 
     /// Whether anything was served.

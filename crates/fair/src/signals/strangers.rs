@@ -39,8 +39,13 @@ impl Port {
 
     /// Whether a socket of this user on one address that is not loopback does not count.
     fn has_backend_of_other(&self, user: u32, since: f64) -> bool {
-        let is_own = |(owner, _): &(u32, f64)| *owner == user;
-        !self.backends.iter().any(is_own) && self.backends.iter().any(|(_, known)| *known <= since)
+        let first = |is_own: bool| {
+            let of = self.backends.iter();
+            let of = of.filter(move |(owner, _)| (*owner == user) == is_own);
+            of.map(|(_, known)| *known).fold(f64::INFINITY, f64::min)
+        };
+        // One that its user opens later on loopback makes it no backend.
+        first(false) <= since && first(true) > first(false)
     }
 }
 
@@ -208,6 +213,16 @@ mod tests {
             ("192.0.2.2", 1001, 0.0),
         ];
         assert_eq!(ignored(&sockets), [2]);
+    }
+
+    #[test]
+    fn a_later_socket_on_loopback_makes_no_stranger_a_backend() {
+        let sockets = [
+            ("127.0.0.1", 998, 0.0),
+            ("192.0.2.1", 1001, 5.0),
+            ("127.0.0.2", 1001, 6.0),
+        ];
+        assert_eq!(ignored_beside_backend(&sockets), [1]);
     }
 
     /// After the agent's or the backend's start.

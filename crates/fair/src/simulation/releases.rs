@@ -1,6 +1,7 @@
 //! Floods after a release without effect. An attacker may cause it: by a flood outside of the limit, or by drops that do not
 //! depend on the level.
 
+use super::reports::of;
 use super::scenarios::{START, beside_polite, heavy};
 use super::sources::{Block, Kind, STEP, Way};
 use super::world::{Entry, Log, Scenario, Server, run};
@@ -175,5 +176,24 @@ fn floods_in_turns_are_limited_when_they_are_inside() {
             "{name}: floods in turns: limited for {limited:.0} of 120 s, off for {off:.1} of {seconds:.0} s of the one inside"
         );
         assert!(seconds > 40.0 && off < 2.0, "{name}: {off} of {seconds}");
+    }
+}
+
+/// Its queue is full in the release, and of what it drops nothing is known.
+#[test]
+fn a_flood_of_a_service_that_reports_after_one_outside_is_limited() {
+    for flood in [FLOOD, START] {
+        let before = outside(Server::Inside, 3.0, 13.0);
+        let scenario = Scenario {
+            reports: Some(of(0.1, None)),
+            ..flooded(Server::Inside, before, 10.0, flood)
+        };
+        let log = run(&scenario, 1);
+        let (off, polite) = after(&log);
+        println!(
+            "a service that reports: released at {:.1}, off for {off:.1} s, polite {polite:.2}",
+            released(&log)
+        );
+        assert!(off <= 5.0 && polite >= 0.95, "{off} {polite}");
     }
 }

@@ -317,7 +317,7 @@ pub fn run(scenario: &Scenario, seed: u64) -> Log {
         counted.dropped += arriving * (1.0 - accepted);
         let elapsed = (step + 1 - last) as f64 * STEP;
         let units = counted.passed + counted.refused;
-        let lacks_report = reporter.lacks_report(now);
+        let lacks_report = log.law.follows_reports() && reporter.lacks_report(now);
         if elapsed > period(log.law.is_off(), unit, units, lacks_report) - 0.001 {
             last = step + 1;
             sample(

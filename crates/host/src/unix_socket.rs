@@ -105,7 +105,8 @@ pub fn listen(path: &Path) -> Result<(UnixListener, SocketFile), SocketError> {
 /// Binds a listener that does not block, for the owner alone until its mode and group are set. Linux takes the file's mode
 /// from the socket's; the umask is that of all threads.
 fn bind(path: &Path) -> io::Result<net::UnixListener> {
-    let address = SocketAddrUnix::new(path)?;
+    let address = SocketAddrUnix::new(path)
+        .map_err(|errno| io::Error::new(io::ErrorKind::InvalidInput, io::Error::from(errno)))?;
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
     fchmod(&socket, Mode::RUSR | Mode::WUSR)?;

@@ -23,6 +23,10 @@ pub const NOT_RUN: &[(&str, &[Named])] = &[
         ],
     ),
     (
+        "since it needs curl: fair_load.rs sends the same report",
+        &[("docs/guides/fair.md", "curl --unix-socket")],
+    ),
+    (
         "since it checks the files of a release",
         &[
             ("docs/contributing/releasing.md", "ssh-keygen"),

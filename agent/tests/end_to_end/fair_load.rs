@@ -26,7 +26,7 @@ const PATIENCE: Duration = Duration::from_millis(250);
 /// What a pause of the service's thread may be made up for, in seconds.
 const MADE_UP: f64 = 0.02;
 /// Queued requests beyond which the service takes no more.
-const MOST: usize = 4_000;
+const MOST: usize = 1_000;
 /// How often the service reports.
 const EVERY: Duration = Duration::from_millis(100);
 
@@ -132,7 +132,11 @@ fn a_service_that_reports_its_load_serves_polite_sources() {
             agent.wait_for("a level held by the load", |status| {
                 fair(status)["level"].is_f64() && fair(status)["held_by"] == "load"
             });
-            thread::sleep(Duration::from_secs(1));
+            // What came before the level has to be served first.
+            agent.wait_for("a short queue", |status| {
+                let wait = fair(status)["load"]["wait_seconds"].as_f64().unwrap();
+                wait < 0.1
+            });
             // One that is not sent yet.
             let from = sent.polite_sent.load(Ordering::Relaxed) + 5;
             work.from.store(from, Ordering::Relaxed);

@@ -220,13 +220,7 @@ impl Running {
             let old = old.map(|old| before.swap_remove(old));
             self.limits.push(match old {
                 Some(old) if old.settings == settings => old.with(handle, now),
-                old => {
-                    let limited = Limited::new(handle, settings, Arc::clone(&self.loads), now);
-                    match old {
-                        Some(old) => limited.after(old),
-                        None => limited,
-                    }
-                }
+                old => Limited::new(handle, settings, Arc::clone(&self.loads), now).after(old),
             });
         }
         self.end(before);

@@ -29,7 +29,7 @@ pub(super) struct Limited {
     pub settings: LimitSettings,
     handle: FairHandle,
     pub law: Law,
-    /// `None`: the kernel cannot read sockets.
+    /// `None`: sockets are no signal, or the kernel cannot read them.
     pub signals: Option<Signals>,
     loads: Arc<Loads>,
     /// The load of the last reading.
@@ -60,24 +60,25 @@ impl Limited {
         // An earlier agent's level is not this one's.
         handle.set(None);
         let law = Law::new(settings.law);
-        let signals = Signals::new(
-            settings.ports.clone(),
-            settings.listeners,
-            settings.datagrams,
-        );
         let name = handle.limit().name.clone();
-        let signals = signals.map_err(|error| {
-            tracing::error!(
-                limit = name,
-                "reading sockets by sock_diag failed: {error}; limit {name:?} refuses nothing below at_most"
-            );
-        });
+        let open = || {
+            let (listeners, datagrams) = (settings.listeners, settings.datagrams);
+            let signals = Signals::new(settings.ports.clone(), listeners, datagrams);
+            let signals = signals.inspect_err(|error| {
+                tracing::error!(
+                    limit = name,
+                    "reading sockets by sock_diag failed: {error}; limit {name:?} refuses nothing below at_most"
+                );
+            });
+            signals.ok()
+        };
+        let signals = settings.reads_sockets().then(open).flatten();
         Self {
             name,
             settings,
             handle,
             law,
-            signals: signals.ok(),
+            signals,
             loads,
             reported: None,
             samples: Samples::new(MOST_SOURCES),
@@ -106,9 +107,9 @@ impl Limited {
     }
 
     /// The same limit after other settings, of which an overload may last.
-    pub(super) fn after(mut self, before: Self) -> Self {
-        self.changes = before.changes;
-        self
+    pub(super) fn after(self, before: Option<Self>) -> Self {
+        let changes = before.map_or_else(Changes::default, |before| before.changes);
+        Self { changes, ..self }
     }
 
     /// The end of an overload that lasts, since the limit is no longer in effect.
@@ -129,11 +130,11 @@ impl Limited {
             _ => (0.0, 0.0),
         };
         let is_off = self.law.is_off();
-        // Half a millisecond early is on time.
         let load = self.load();
         let number = |reported: Option<Reported>| reported.map(|reported| reported.number);
         let lacks_report = self.law.follows_reports() && number(load) == number(self.reported);
         let unit = self.settings.law.unit;
+        // Half a millisecond early is on time.
         if elapsed + 5e-4 < period(is_off, unit, passed + refused, lacks_report) {
             return Vec::new();
         }
@@ -143,17 +144,12 @@ impl Limited {
         self.counts = counts.ok();
         self.take_samples();
         let scale = Scale {
-            unit: self.settings.law.unit,
+            unit,
             bytes: self.length,
         };
-        let queue = self
-            .signals
-            .as_mut()
-            .map(|signals| signals.read(now, scale));
-        let queue = if self.settings.reads_sockets() {
-            queue.and_then(Result::ok)
-        } else {
-            Some(Queue::default())
+        let queue = match &mut self.signals {
+            Some(signals) => signals.read(now, scale).ok(),
+            None => (!self.settings.reads_sockets()).then(Queue::default),
         };
         let queue = self.with_load(queue);
         if !has_base && self.counts.is_some() {
@@ -182,7 +178,7 @@ impl Limited {
         self.changes.after(now, &self.law.report(), watched)
     }
 
-    /// What the service reports, if that is a signal.
+    /// The last report of the service, if that is a signal.
     fn load(&self) -> Option<Reported> {
         if !self.settings.takes_load {
             return None;

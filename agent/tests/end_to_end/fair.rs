@@ -1,7 +1,7 @@
 //! Fair limits before a UDP server of known capacity: polite sources lose nothing to heavy ones, nothing is refused while the
 //! server keeps up, and nobody is held to the level of an agent that is dead.
 
-use std::net::UdpSocket;
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -49,10 +49,19 @@ fn limit(more: &str) -> String {
 
 /// Third byte of a source's address.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Group {
+enum Group {
     Heavy = 1,
     Polite = 2,
     Pages = 3,
+}
+
+/// The number of a datagram, if a polite source has sent it.
+pub fn polite_number(datagram: &[u8], from: SocketAddr) -> Option<u64> {
+    let IpAddr::V4(from) = from.ip() else {
+        return None;
+    };
+    let number = datagram.try_into().map(u32::from_be_bytes).unwrap();
+    (from.octets()[2] == Group::Polite as u8).then_some(number.into())
 }
 
 fn frame(group: Group, nth: u8, number: u32) -> Vec<u8> {
@@ -93,15 +102,8 @@ impl Served {
                     break;
                 };
                 self.all.fetch_add(1, Ordering::Relaxed);
-                let std::net::IpAddr::V4(from) = from.ip() else {
-                    continue;
-                };
-                let number = datagram[..length]
-                    .try_into()
-                    .map(u32::from_be_bytes)
-                    .unwrap();
-                let is_late_enough = u64::from(number) >= self.from.load(Ordering::Relaxed);
-                if from.octets()[2] == Group::Polite as u8 && is_late_enough {
+                let number = polite_number(&datagram[..length], from);
+                if number.is_some_and(|number| number >= self.from.load(Ordering::Relaxed)) {
                     self.polite.fetch_add(1, Ordering::Relaxed);
                 }
             }

@@ -15,7 +15,7 @@ use testbed::stalls::Gaps;
 use testbed::tests;
 use testbed::trials::Test;
 
-use crate::fair::{CAPACITY, Group, Sent, Watch, fair, server};
+use crate::fair::{CAPACITY, Sent, Watch, fair, polite_number, server};
 use crate::support::Network;
 use crate::traffic::PORT;
 
@@ -23,7 +23,7 @@ pub const TESTS: &[Test] = tests![a_service_that_reports_its_load_serves_polite_
 
 /// Requests that wait for longer than this are of no use to a client.
 const PATIENCE: Duration = Duration::from_millis(250);
-/// What a pause of the service's thread may be made up for, in seconds.
+/// The longest pause of the service's thread that is made up for, in seconds.
 const MADE_UP: f64 = 0.02;
 /// Queued requests beyond which the service takes no more.
 const MOST: usize = 1_000;
@@ -52,15 +52,9 @@ impl Work {
         while !self.stop.load(Ordering::Relaxed) {
             self.gaps[0].mark();
             while let Ok((length, from)) = socket.recv_from(&mut datagram) {
-                let std::net::IpAddr::V4(from) = from.ip() else {
-                    continue;
-                };
-                let number = datagram[..length]
-                    .try_into()
-                    .map(u32::from_be_bytes)
-                    .unwrap();
-                let is_counted = from.octets()[2] == Group::Polite as u8
-                    && u64::from(number) >= self.from.load(Ordering::Relaxed);
+                let number = polite_number(&datagram[..length], from);
+                let is_counted =
+                    number.is_some_and(|number| number >= self.from.load(Ordering::Relaxed));
                 if queue.len() < MOST {
                     queue.push_back((Instant::now(), is_counted));
                 }
@@ -132,7 +126,7 @@ fn a_service_that_reports_its_load_serves_polite_sources() {
             agent.wait_for("a level held by the load", |status| {
                 fair(status)["level"].is_f64() && fair(status)["held_by"] == "load"
             });
-            // What came before the level has to be served first.
+            // Requests from before the level are served first.
             agent.wait_for("a short queue", |status| {
                 let wait = fair(status)["load"]["wait_seconds"].as_f64().unwrap();
                 wait < 0.1

@@ -64,7 +64,7 @@ pub enum Signal {
     Sockets,
     /// Those of the sockets on this port.
     Port(u16),
-    /// What the service reports.
+    /// The load that the service reports.
     Load,
 }
 

@@ -152,7 +152,7 @@ impl Service {
         waiting.replace(self.handle.current(), engine, self.now());
     }
 
-    /// What services report of themselves.
+    /// The loads that services report.
     #[must_use]
     pub const fn loads(&self) -> &Arc<Loads> {
         &self.loads

@@ -1,4 +1,4 @@
-//! What services report of themselves: requests on kept connections, and what waits inside of a server that accepts at once.
+//! Loads that services report of themselves: of requests on kept connections, and inside of a server that accepts at once.
 //! No socket tells of these.
 
 use std::collections::BTreeMap;

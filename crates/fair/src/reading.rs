@@ -35,7 +35,7 @@ pub struct Queue {
     pub taken: Option<f64>,
     /// Connections that wait, in a limit on packets or bytes: only what passes shows how many units they are.
     pub connections: Connections,
-    /// What the service reports of itself. None: nothing of late.
+    /// The last report of the service. None: there is none of late.
     pub reported: Option<Reported>,
 }
 
@@ -53,7 +53,7 @@ pub struct Reported {
 }
 
 impl Reported {
-    /// What the service served of what came to it, in units a second. `capacity`: what it serves while it is never idle.
+    /// The part that the service served of the units that came to it, in units a second. `capacity`: what it serves while it is never idle.
     #[must_use]
     pub fn served_of(&self, came: f64, capacity: f64) -> f64 {
         let is_growing = self.growth >= 0.0;

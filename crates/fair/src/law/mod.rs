@@ -175,7 +175,7 @@ impl Law {
         let long = long_wait(tick.target);
         let drops = tick.loss > LOSS || self.mean_loss > MEAN_LOSS;
         let overload = drops || tick.wait > long;
-        // What a service reports may stay above the target, whatever the level.
+        // A reported wait may stay above the target, whatever the level.
         let is_late = overload || (tick.is_reported && tick.wait > tick.target);
         let at_least = self.is_on() && is_late && self.is_at_its_least();
         let limits = self.level().is_some();

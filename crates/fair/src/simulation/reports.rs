@@ -8,7 +8,7 @@ use super::sources::{Block, STEP};
 use super::world::{Scenario, Server, run};
 use crate::{Cause, Failure, Load, Loads, Reported};
 
-/// What a service reports, and how often.
+/// The reports of a service, and their interval.
 #[derive(Clone, Copy)]
 pub struct Reports {
     pub every: f64,
@@ -97,7 +97,7 @@ impl Reporter {
 
 const ALWAYS: f64 = f64::INFINITY;
 
-/// What services report, and what part of polite requests is served in time and of the capacity used, at least, in percent.
+/// Kinds of reports, the least share of polite requests served in time and the least share of the capacity used, in percent.
 /// A load of shorter requests is too noisy: stalls of 15 ms look like an overload.
 const ALL: [(&str, Reports, [f64; 2]); 4] = [
     ("wait, each 0.1 s", of(0.1, None), [99.0, 95.0]),

@@ -81,7 +81,7 @@ pub struct Scenario {
     pub are_packets: bool,
     /// Whether networks can be limited, too. Not by rules of the kernel.
     pub tiers: bool,
-    /// What the service reports; its sockets show nothing then.
+    /// The reports of the service, whose sockets then show nothing.
     pub reports: Option<Reports>,
 }
 

@@ -1,5 +1,7 @@
-//! Envoy's rate limit service v3 and gRPC's health checks, generated from the definitions in `proto/`. A separate crate, so that the workspace's
-//! lints do not apply to generated code.
+//! Envoy's rate limit service v3 and gRPC's health checks. A separate crate, so that the workspace's lints do not apply to
+//! generated code.
+//!
+//! `generated/` is made from the definitions in `proto/`; `crates/rls-tests/tests/generated.rs` compares and writes it.
 
 /// `grpc.*`, as the packages nest.
 pub mod grpc {
@@ -7,7 +9,7 @@ pub mod grpc {
     pub mod health {
         /// `grpc.health.v1`.
         pub mod v1 {
-            tonic::include_proto!("grpc.health.v1");
+            include!("generated/grpc.health.v1.rs");
         }
     }
 }
@@ -20,7 +22,7 @@ pub mod envoy {
         pub mod core {
             /// `envoy.config.core.v3`.
             pub mod v3 {
-                tonic::include_proto!("envoy.config.core.v3");
+                include!("generated/envoy.config.core.v3.rs");
             }
         }
     }
@@ -32,7 +34,7 @@ pub mod envoy {
             pub mod ratelimit {
                 /// `envoy.extensions.common.ratelimit.v3`.
                 pub mod v3 {
-                    tonic::include_proto!("envoy.extensions.common.ratelimit.v3");
+                    include!("generated/envoy.extensions.common.ratelimit.v3.rs");
                 }
             }
         }
@@ -43,7 +45,7 @@ pub mod envoy {
         pub mod ratelimit {
             /// `envoy.service.ratelimit.v3`.
             pub mod v3 {
-                tonic::include_proto!("envoy.service.ratelimit.v3");
+                include!("generated/envoy.service.ratelimit.v3.rs");
             }
         }
     }

@@ -197,7 +197,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     tests
         .args(["test", "--locked", "--workspace"])
         .args(["--exclude", "ebpf", "--exclude", "xtask"])
-        .args(["--test", "decide_grpc", "--"])
+        .args(["--test", "decide_grpc", "--test", "generated", "--"])
         .args(&arguments.tests);
     tests
         .env("WEIR_EBPF_OBJECT", &object)

@@ -22,6 +22,7 @@ pub const TESTS: &[Test] = tests![
     exempt_addresses_and_observe_mode_win_over_lists,
     an_unban_inside_a_list_is_an_exception_that_survives_refreshes_and_restarts,
     a_list_from_a_url_outlives_its_server_and_the_agent,
+    a_list_with_a_long_validator_outlives_its_server_and_the_agent,
     bad_replies_are_reported_and_change_nothing,
     a_list_is_replaced_under_traffic_without_a_gap,
     a_reload_adds_and_removes_lists,
@@ -416,6 +417,37 @@ fn a_list_from_a_url_outlives_its_server_and_the_agent() {
     // A kill leaves the lists in the kernel, and the next agent takes them over.
     agent.stop(Signal::SIGKILL);
     assert_eq!(arriving(&network, [7, 8]), [0, 20]);
+    let _agent = network.start("", &text);
+    assert_eq!(arriving(&network, [7, 8]), [0, 20]);
+}
+
+fn a_list_with_a_long_validator_outlives_its_server_and_the_agent() {
+    let network = Network::new();
+    let reply = format!(
+        "HTTP/1.1 200 OK\r\nETag: \"{}\"\r\nContent-Length: 10\r\nConnection: close\r\n\r\n10.77.0.7\n",
+        "e".repeat(50_000)
+    );
+    let answer = move |_: &str, stream: &mut TcpStream| drop(stream.write_all(reply.as_bytes()));
+    let server = Server::new(&network, Box::new(answer));
+    let text = list("drop", &of_url(&server), "");
+    let agent = network.start("", &text);
+    wait_for_list(&agent, "the first reply", |list| list["prefixes"] == 1);
+    server.wait_for_requests(2);
+    assert!(
+        !server
+            .heads
+            .lock()
+            .unwrap()
+            .last()
+            .unwrap()
+            .contains("if-none-match")
+    );
+    server.replies(Box::new(|_, stream| {
+        drop(stream.write_all(b"HTTP/1.1 503 Away\r\n\r\n"))
+    }));
+    agent.stop(Signal::SIGTERM);
+    let config = network.config("", &text);
+    network.told(&["detach", "--config", config.to_str().unwrap()]);
     let _agent = network.start("", &text);
     assert_eq!(arriving(&network, [7, 8]), [0, 20]);
 }

@@ -11,6 +11,8 @@ use crate::files::{self, Fingerprint};
 
 /// The most bytes of a list.
 const MOST_BYTES: u64 = 128 << 20;
+/// The longest validator that is kept and sent back: copies have room for no more, and servers refuse long headers.
+const LONGEST_VALIDATOR: usize = 4096;
 /// The bounds of a request.
 const BOUNDS: Bounds = Bounds {
     timeout: Duration::from_secs(60),
@@ -85,8 +87,11 @@ pub(super) fn fetch(
     match response.status {
         304 if !headers.is_empty() => Ok(Content::Unchanged),
         200 => {
-            let text = |name: &str| response.header(name).map(str::to_owned);
-            let (etag, last_modified) = (text("etag"), text("last-modified"));
+            let validator = |name: &str| {
+                let text = response.header(name)?;
+                (text.len() <= LONGEST_VALIDATOR).then(|| text.to_owned())
+            };
+            let (etag, last_modified) = (validator("etag"), validator("last-modified"));
             Ok(Content::Text {
                 bytes: response.body,
                 etag,

@@ -1,5 +1,6 @@
 //! Reads the sources of lists, and reports the outcomes.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread;
 use std::time::Instant;
 
@@ -106,7 +107,13 @@ impl BanLists {
                     let (list, wake) = (one.list.clone(), self.wake.clone());
                     let client = self.client.get_or_init(source::client).clone();
                     let fetch = move || {
-                        let content = source::fetch(&client, &url, known.as_ref());
+                        let work =
+                            AssertUnwindSafe(|| source::fetch(&client, &url, known.as_ref()));
+                        let content = catch_unwind(work).unwrap_or_else(|_| {
+                            Err("its thread has panicked; the log has where"
+                                .to_owned()
+                                .into())
+                        });
                         // The agent may have ended.
                         let _ = wake.send(Message::Fetched(Box::new(list), content));
                     };

@@ -35,7 +35,7 @@ use super::engine::Engine;
 use super::engine_handle::EngineHandle;
 use super::headers;
 use super::health::HealthChecks;
-use super::received::Bounded;
+use super::received::{Bounded, Receiving};
 use super::together::tightest;
 
 /// The most descriptors of one request.
@@ -58,8 +58,14 @@ const LONGEST: Duration = Duration::from_secs(300);
 
 /// Serves until it is dropped.
 pub async fn serve(listener: TcpListener, handle: EngineHandle) {
-    let service = Bounded::new(
+    let receiving = Receiving::default();
+    let health = Bounded::new(
+        HealthServer::new(HealthChecks).max_decoding_message_size(LONGEST_HEALTH_CHECK),
+        receiving.clone(),
+    );
+    let limits = Bounded::new(
         RateLimitServiceServer::new(Rls { handle }).max_decoding_message_size(LONGEST_MESSAGE),
+        receiving,
     );
     let server = tonic::transport::Server::builder()
         .timeout(PATIENCE)
@@ -69,10 +75,8 @@ pub async fn serve(listener: TcpListener, handle: EngineHandle) {
         .http2_keepalive_timeout(Some(PATIENCE))
         .max_connection_age(LONGEST)
         .max_connection_age_grace(PATIENCE)
-        .add_service(Bounded::new(
-            HealthServer::new(HealthChecks).max_decoding_message_size(LONGEST_HEALTH_CHECK),
-        ))
-        .add_service(service);
+        .add_service(health)
+        .add_service(limits);
     let (sender, connections) = mpsc::unbounded_channel();
     let take = move |client: Client<_>| {
         let connection = Connection::new(client).opened_by(OPENING);
@@ -498,6 +502,7 @@ mod tests {
         let handle = EngineHandle::new(Arc::new(Current::from_pointee(engine)), || 1);
         let mut service = Bounded::new(
             RateLimitServiceServer::new(Rls { handle }).max_decoding_message_size(LONGEST_MESSAGE),
+            Receiving::default(),
         );
         for (descriptors, byte) in [(5, b'a'), (MOST_DESCRIPTORS, b'b')] {
             let value = vec![byte; 60 * 1024];

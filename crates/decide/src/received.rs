@@ -82,11 +82,9 @@ pub struct Bounded<S> {
 }
 
 impl<S> Bounded<S> {
-    pub fn new(service: S) -> Self {
-        Self {
-            service,
-            receiving: Receiving::default(),
-        }
+    /// Services with the same `receiving` share its bytes.
+    pub const fn new(service: S, receiving: Receiving) -> Self {
+        Self { service, receiving }
     }
 }
 
@@ -232,7 +230,7 @@ mod tests {
     #[tokio::test]
     async fn messages_at_a_time_are_bounded() {
         const LONG: usize = 6 << 20;
-        let mut service = Bounded::new(Unread);
+        let mut service = Bounded::new(Unread, Receiving::default());
         let mut held = Vec::new();
         for _ in 0..MOST / LONG {
             let mut one = call(&mut service, 0, Arrived::Part(LONG)).await;
@@ -251,11 +249,22 @@ mod tests {
         assert_eq!(service.receiving.0.load(Ordering::Relaxed), 0);
     }
 
+    #[tokio::test]
+    async fn services_share_the_bytes() {
+        let receiving = Receiving::default();
+        let mut checks = Bounded::new(Unread, receiving.clone());
+        let mut limits = Bounded::new(Unread, receiving);
+        let mut held = call(&mut checks, 0, Arrived::Part(MOST - 2 * STREAM)).await;
+        assert!(held.frame().await.unwrap().is_ok());
+        let beyond = call(&mut limits, 0, Arrived::Part(2 * STREAM)).await;
+        assert!(is_refused(beyond).await);
+    }
+
     /// A client that opens streams and sends no message.
     #[tokio::test]
     async fn headers_count_before_their_message_arrives() {
         const HEADERS: usize = 7 << 10;
-        let mut service = Bounded::new(Unread);
+        let mut service = Bounded::new(Unread, Receiving::default());
         let mut held = Vec::new();
         for _ in 0..MOST / (HEADERS + STREAM) {
             held.push(call(&mut service, HEADERS, Arrived::Part(0)).await);

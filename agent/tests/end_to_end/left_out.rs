@@ -158,13 +158,22 @@ fn a_strict_agent_starts_with_no_limit_left_out() {
 
 fn a_start_whose_only_limit_is_left_out_runs_and_says_so() {
     let network = Network::new();
-    let config = network.config("", OPEN);
+    let notified = network.folder.path().join("notified");
+    let notify = format!(
+        "[[notify]]\non = \"not-enforced\"\ncommand = [\"/bin/sh\", \"-c\", \"cat >> {}\"]\n",
+        notified.display()
+    );
+    let config = network.config("", &format!("{OPEN}{notify}"));
     let (directory, fill, _) = KERNELS[0];
     let log = network.folder.path().join("log");
     let agent = network.start_hiding((directory, fill), &config, &log);
     let status = agent.json(&["status"]);
     assert_eq!(status["left_out"][0]["limit"], "open");
     assert_eq!(status["interfaces"][0]["state"], "attached");
+    agent.wait_for("a notification", |_| {
+        let text = fs::read_to_string(&notified).unwrap_or_default();
+        text.contains("\"left-out\"")
+    });
     // Bans require no limit.
     network.told(&["ban", "10.77.0.9"]);
     let receiver = network.receiver(PORT);

@@ -344,6 +344,10 @@ words!(
         ListFailed = "list-failed",
         /// A database of `[geo]` cannot be used.
         GeoFailed = "geo-failed",
+        /// A limit is not enforced, in whole or on one port or group, as the event says.
+        NotEnforced = "not-enforced",
+        /// A limit on requests has no room for new keys.
+        KeysFull = "keys-full",
         /// The kernel killed processes of a group.
         OomKill = "oom-kill",
         /// A source is refused.

@@ -19,18 +19,18 @@ pub const fn subject(kind: EventKind) -> Option<NotifyOn> {
         EventKind::CrowdsecDown | EventKind::CrowdsecUp => Some(NotifyOn::CrowdsecDown),
         EventKind::ListFailed => Some(NotifyOn::ListFailed),
         EventKind::GeoFailed => Some(NotifyOn::GeoFailed),
+        EventKind::LeftOut
+        | EventKind::LimitLifted
+        | EventKind::Unopened
+        | EventKind::Unproven
+        | EventKind::Unserved => Some(NotifyOn::NotEnforced),
+        EventKind::KeysFull => Some(NotifyOn::KeysFull),
         EventKind::OomKill => Some(NotifyOn::OomKill),
         EventKind::Throttled => Some(NotifyOn::Throttled),
         EventKind::WouldThrottle
         | EventKind::ListUpdated
         | EventKind::GeoUpdated
-        | EventKind::KeysFull
-        | EventKind::Unproven
-        | EventKind::Unopened
         | EventKind::Protected
-        | EventKind::LeftOut
-        | EventKind::LimitLifted
-        | EventKind::Unserved
         | EventKind::Lost => None,
     }
 }

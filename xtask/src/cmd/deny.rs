@@ -1,5 +1,6 @@
 //! cargo-deny, as a part of `lint`: checks dependencies.
 
+use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context as _, Result, bail};
@@ -15,6 +16,9 @@ const UNREACHABLE: [&str; 2] = [
     "failed to load advisory database",
 ];
 
+/// The workspaces: the fuzzers' dependencies are in none of ours.
+const MANIFESTS: [&str; 2] = ["Cargo.toml", "crates/fuzz/Cargo.toml"];
+
 /// Licenses, sources and bans always; advisories if their database is reachable.
 pub fn run(workspace: &Workspace) -> Result<()> {
     let program = DENY.ensure(Detail::Changes)?;
@@ -22,27 +26,35 @@ pub fn run(workspace: &Workspace) -> Result<()> {
         "lint: licenses, sources and bans of what others have written, with {}",
         program.display()
     );
+    MANIFESTS
+        .iter()
+        .try_for_each(|manifest| check(&program, workspace, manifest))
+}
+
+/// Checks the dependencies of one workspace.
+fn check(program: &Path, workspace: &Workspace, manifest: &str) -> Result<()> {
     let deny = |checks: &[&str]| {
-        let mut deny = Command::new(&program);
+        let mut deny = Command::new(program);
         deny.current_dir(&workspace.root)
+            .args(["--manifest-path", manifest])
             .args(["--locked", "--log-level", "error", "check"])
             .args(checks);
         deny
     };
     process::run(&mut deny(&["bans", "licenses", "sources"]))
-        .context("licenses, sources and bans: see deny.toml")?;
+        .with_context(|| format!("licenses, sources and bans of {manifest}: see deny.toml"))?;
     let output = deny(&["advisories"])
         .output()
         .with_context(|| format!("starting {}", program.display()))?;
     let said = String::from_utf8_lossy(&output.stderr);
     if output.status.success() {
-        println!("lint: no advisory is on what others have written");
+        println!("lint: no advisory is on what {manifest} takes from others");
     } else if UNREACHABLE.iter().any(|words| said.contains(words)) {
         println!(
             "lint: advisories were NOT checked: their database cannot be reached from this machine"
         );
     } else {
-        bail!("advisories: see deny.toml\n{said}");
+        bail!("advisories of {manifest}: see deny.toml\n{said}");
     }
     Ok(())
 }

@@ -11,6 +11,7 @@ mod containers;
 mod groups;
 mod guest;
 mod package;
+mod pages;
 mod sandbox;
 mod service;
 mod units;
@@ -38,17 +39,19 @@ const BOOTS: [&[&[Test]]; 2] = [
         units::THOROUGH,
         containers::TESTS,
         verbs::TESTS,
+        pages::THOROUGH,
     ],
     &[boot::TESTS],
 ];
 /// The tests in guests with cgroup v1.
 const ON_CGROUP_V1: [&[&[Test]]; 1] = [&[cgroup_v1::TESTS]];
 /// Those that `--quick` leaves out.
-const THOROUGH: [&[Test]; 4] = [
+const THOROUGH: [&[Test]; 5] = [
     service::THOROUGH,
     sandbox::THOROUGH,
     groups::THOROUGH,
     units::THOROUGH,
+    pages::THOROUGH,
 ];
 /// Asks for one more boot.
 const REBOOT: u8 = 75;

@@ -3,19 +3,18 @@
 use std::collections::VecDeque;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddrV4, TcpListener, TcpStream};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use nix::sys::socket::{
-    AddressFamily, Backlog, SockFlag, SockType, SockaddrIn, bind, connect as begin, listen, socket,
-};
+use nix::sys::socket::{Backlog, listen};
+use testbed::overload::Watch;
 use testbed::stalls::Gaps;
+use testbed::tcp::begin;
 use testbed::tests;
 use testbed::trials::Test;
 
-use crate::fair::Watch;
 use crate::support::{Network, SERVER};
 
 pub const TESTS: &[Test] = tests![
@@ -50,13 +49,7 @@ fn listener(network: &Network, port: u16) -> TcpListener {
 
 /// Begins a connection from a source.
 fn connect(from: u8, port: u16) -> OwnedFd {
-    let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
-    let descriptor = socket(AddressFamily::Inet, SockType::Stream, flags, None).unwrap();
-    let address = |ip: [u8; 4], port| SockaddrIn::from(SocketAddrV4::new(ip.into(), port));
-    bind(descriptor.as_raw_fd(), &address(source(from), 0)).unwrap();
-    // It is in progress.
-    let _ = begin(descriptor.as_raw_fd(), &address(SERVER, port));
-    descriptor
+    begin(source(from), SocketAddrV4::new(SERVER.into(), port)).unwrap()
 }
 
 /// What was accepted, and what could have been.

@@ -11,11 +11,12 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 use testbed::application::exchange;
+use testbed::overload::{MADE_UP, Sources, Unit, Watch};
 use testbed::stalls::Gaps;
 use testbed::tests;
 use testbed::trials::Test;
 
-use crate::fair::{CAPACITY, Sent, Watch, fair, polite_number, server};
+use crate::fair::{CAPACITY, POLITE, fair, server, set_heavy, sources};
 use crate::support::Network;
 use crate::traffic::PORT;
 
@@ -23,8 +24,6 @@ pub const TESTS: &[Test] = tests![a_service_that_reports_its_load_serves_polite_
 
 /// Requests that wait for longer than this are of no use to a client.
 const PATIENCE: Duration = Duration::from_millis(250);
-/// The longest pause of the service's thread that is made up for, in seconds.
-const MADE_UP: f64 = 0.02;
 /// Queued requests beyond which the service takes no more.
 const MOST: usize = 1_000;
 /// How often the service reports.
@@ -34,9 +33,6 @@ const EVERY: Duration = Duration::from_millis(100);
 #[derive(Default)]
 struct Work {
     waiting: AtomicU64,
-    /// Polite requests that were served in time, of those whose number is at least `from`.
-    polite: AtomicU64,
-    from: AtomicU64,
     /// Of the service and of its reports.
     gaps: [Gaps; 2],
     stop: AtomicBool,
@@ -44,27 +40,25 @@ struct Work {
 
 impl Work {
     /// Takes what arrives at once, and works on `CAPACITY` requests a second.
-    fn serve(&self, socket: &UdpSocket) {
+    fn serve(&self, socket: &UdpSocket, sources: &Sources) {
         socket.set_nonblocking(true).unwrap();
         let (mut last, mut budget) = (Instant::now(), 0.0);
-        let mut queue: VecDeque<(Instant, bool)> = VecDeque::new();
+        let mut queue: VecDeque<(Instant, Option<Unit>)> = VecDeque::new();
         let mut datagram = [0; 64];
         while !self.stop.load(Ordering::Relaxed) {
             self.gaps[0].mark();
             while let Ok((length, from)) = socket.recv_from(&mut datagram) {
-                let number = polite_number(&datagram[..length], from);
-                let is_counted =
-                    number.is_some_and(|number| number >= self.from.load(Ordering::Relaxed));
                 if queue.len() < MOST {
-                    queue.push_back((Instant::now(), is_counted));
+                    queue.push_back((Instant::now(), sources.unit(&datagram[..length], from)));
                 }
             }
-            budget += last.elapsed().as_secs_f64().min(MADE_UP) * CAPACITY;
+            budget += last.elapsed().min(MADE_UP).as_secs_f64() * CAPACITY;
             last = Instant::now();
             let whole = (budget as usize).min(queue.len());
-            for (since, is_counted) in queue.drain(..whole) {
-                let is_served = is_counted && since.elapsed() <= PATIENCE;
-                self.polite.fetch_add(is_served.into(), Ordering::Relaxed);
+            for (since, unit) in queue.drain(..whole) {
+                if let Some(unit) = unit.filter(|_| since.elapsed() <= PATIENCE) {
+                    sources.serve(unit);
+                }
             }
             budget = (budget - whole as f64).min(1.0);
             self.waiting.store(queue.len() as u64, Ordering::Relaxed);
@@ -111,18 +105,16 @@ fn a_service_that_reports_its_load_serves_polite_sources() {
     assert_eq!(fair(&status)["load"]["is_reported"], false, "{status}");
     let wrong = post(&reports, &json!({"service": "web", "load": 1.0}));
     assert_eq!(wrong.0, 404, "{}", wrong.1);
-    let (sent, work) = (Sent::polite((CAPACITY * 0.05) as u64), Work::default());
-    work.from.store(u64::MAX, Ordering::Relaxed);
+    let (sources, work) = (sources(), Work::default());
     let (polite_from, is_calm, status) = thread::scope(|scope| {
-        scope.spawn(|| work.serve(&socket));
+        scope.spawn(|| work.serve(&socket, &sources));
         scope.spawn(|| work.report(&reports));
-        scope.spawn(|| network.in_client(|| sent.send()));
+        scope.spawn(|| network.in_client(|| sources.send_datagrams(PORT)));
         let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             agent.wait_for("a report", |status| {
                 fair(status)["load"]["is_reported"] == true && fair(status)["failure"].is_null()
             });
-            sent.heavy
-                .store((CAPACITY * 10.0) as u64, Ordering::Relaxed);
+            set_heavy(&sources, 10.0);
             agent.wait_for("a level held by the load", |status| {
                 fair(status)["level"].is_f64() && fair(status)["held_by"] == "load"
             });
@@ -131,22 +123,21 @@ fn a_service_that_reports_its_load_serves_polite_sources() {
                 let wait = fair(status)["load"]["wait_seconds"].as_f64().unwrap();
                 wait < 0.1
             });
-            // One that is not sent yet.
-            let from = sent.polite_sent.load(Ordering::Relaxed) + 5;
-            work.from.store(from, Ordering::Relaxed);
-            let watch = Watch::begin(&agent, &[&work.gaps[0], &work.gaps[1], &sent.gaps]);
+            let from = sources.now() + 1;
+            let watch = Watch::begin(&agent, &[&work.gaps[0], &work.gaps[1], &sources.gaps]);
             thread::sleep(Duration::from_secs(5));
             let (status, is_calm) = (agent.json(&["status"]), watch.is_calm());
-            sent.stop.store(true, Ordering::Relaxed);
+            sources.stop();
             thread::sleep(Duration::from_millis(300));
             (from, is_calm, status)
         }));
-        sent.stop.store(true, Ordering::Relaxed);
+        sources.stop();
         work.stop.store(true, Ordering::Relaxed);
         done.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     });
-    let polite = work.polite.load(Ordering::Relaxed) as f64;
-    let polite = polite / (sent.polite_sent.load(Ordering::Relaxed) - polite_from) as f64;
+    let polite = sources.groups[POLITE]
+        .share(polite_from..usize::MAX)
+        .unwrap();
     println!("polite {polite:.4}; {}", fair(&status));
     if is_calm {
         assert!(polite >= 0.95, "{polite} of polite requests are served");

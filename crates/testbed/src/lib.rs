@@ -19,6 +19,7 @@ pub mod memory;
 pub mod mixtures;
 pub mod mmdb;
 pub mod network;
+pub mod overload;
 pub mod port;
 pub mod process;
 mod program;

@@ -1,13 +1,13 @@
 //! TCP connections and the kernel's statistics about them.
 
 use std::io;
-use std::net::{SocketAddr, TcpStream};
-use std::os::fd::AsRawFd;
+use std::net::{SocketAddr, SocketAddrV4, TcpStream};
+use std::os::fd::{AsRawFd, OwnedFd};
 
 use nix::libc;
 use nix::sys::socket::{
-    AddressFamily, SockFlag, SockType, SockaddrIn, connect as connect_socket, setsockopt, socket,
-    sockopt,
+    AddressFamily, SockFlag, SockType, SockaddrIn, bind, connect as connect_socket, setsockopt,
+    socket, sockopt,
 };
 
 /// Parts of `struct tcp_info`.
@@ -127,4 +127,15 @@ pub fn connect(to: &str, mss: u32) -> io::Result<TcpStream> {
     );
     connect_socket(socket.as_raw_fd(), &SockaddrIn::from(to))?;
     Ok(socket.into())
+}
+
+/// Begins a connection from an address of this host, which is in progress afterwards.
+pub fn begin(from: [u8; 4], to: SocketAddrV4) -> nix::Result<OwnedFd> {
+    let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
+    let descriptor = socket(AddressFamily::Inet, SockType::Stream, flags, None)?;
+    let from = SocketAddrV4::new(from.into(), 0);
+    bind(descriptor.as_raw_fd(), &SockaddrIn::from(from))?;
+    // It is in progress.
+    let _ = connect_socket(descriptor.as_raw_fd(), &SockaddrIn::from(to));
+    Ok(descriptor)
 }

@@ -196,9 +196,10 @@ impl Sender {
     }
 
     /// Sends many frames in one system call.
-    pub fn send_all(&self, frames: &[Vec<u8>]) {
+    pub fn send_all(&self, frames: &[impl AsRef<[u8]>]) {
         let mut parts: Vec<libc::iovec> = frames
             .iter()
+            .map(AsRef::as_ref)
             .map(|frame| libc::iovec {
                 iov_base: frame.as_ptr().cast_mut().cast(),
                 iov_len: frame.len(),

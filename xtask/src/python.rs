@@ -59,6 +59,13 @@ impl PythonTool {
         all.join(" ")
     }
 
+    /// The program, if this version is installed.
+    pub fn installed(&self) -> Option<PathBuf> {
+        let folder = workspace::cache(&format!("{}-{}", self.package, self.version)).ok()?;
+        let program = folder.join("bin").join(self.program);
+        self.is_version(&program).then_some(program)
+    }
+
     /// The program, installed if this version is missing.
     pub fn ensure(&self, apt: &mut Apt) -> Result<PathBuf> {
         let folder = workspace::cache(&format!("{}-{}", self.package, self.version))?;

@@ -142,12 +142,23 @@ impl Decisions {
     }
 }
 
-fn templates() -> Result<Environment<'static>> {
+/// A template without others, filled in.
+pub fn rendered(template: &str, name: &str, context: &impl Serialize) -> Result<String> {
+    let text = environment().render_named_str(name, template, context);
+    text.with_context(|| format!("rendering {name}"))
+}
+
+fn environment() -> Environment<'static> {
     let mut templates = Environment::new();
     templates.set_undefined_behavior(UndefinedBehavior::SemiStrict);
     templates.set_auto_escape_callback(|_| AutoEscape::None);
     templates.set_keep_trailing_newline(true);
     templates.add_function("table", |rows: Rows| table::markdown(&rows));
+    templates
+}
+
+fn templates() -> Result<Environment<'static>> {
+    let mut templates = environment();
     templates
         .add_template("page", PAGE)
         .context("BENCHMARKS.md.jinja")?;

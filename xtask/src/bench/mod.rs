@@ -2,10 +2,13 @@
 
 pub mod aims;
 pub mod document;
+pub mod fair;
 pub mod figures;
 pub mod growth;
 pub mod machine;
 pub mod machines;
+pub mod over_time;
+pub mod part;
 pub mod plot;
 pub mod programs;
 pub mod table;

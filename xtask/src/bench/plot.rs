@@ -7,7 +7,7 @@ use plotters::prelude::*;
 use super::figures::{Figures, Summary};
 use super::table::shown;
 
-const COLOURS: [RGBColor; 8] = [
+pub(super) const COLOURS: [RGBColor; 8] = [
     RGBColor(0x1b, 0x6c, 0xa8),
     RGBColor(0xd9, 0x82, 0x2b),
     RGBColor(0x6b, 0x6b, 0x6b),
@@ -139,10 +139,15 @@ pub fn lines(
     })
 }
 
-type Area<'s> = DrawingArea<SVGBackend<'s>, Shift>;
-type Drawn<'s> = Result<(), DrawingAreaErrorKind<<SVGBackend<'s> as DrawingBackend>::ErrorType>>;
+pub(super) type Area<'s> = DrawingArea<SVGBackend<'s>, Shift>;
+pub(super) type Drawn<'s> =
+    Result<(), DrawingAreaErrorKind<<SVGBackend<'s> as DrawingBackend>::ErrorType>>;
 
-fn draw(width: i32, height: i32, paint: impl for<'s> Fn(&Area<'s>) -> Drawn<'s>) -> Result<String> {
+pub(super) fn draw(
+    width: i32,
+    height: i32,
+    paint: impl for<'s> Fn(&Area<'s>) -> Drawn<'s>,
+) -> Result<String> {
     let mut text = String::new();
     {
         let area =
@@ -156,7 +161,7 @@ fn draw(width: i32, height: i32, paint: impl for<'s> Fn(&Area<'s>) -> Drawn<'s>)
     Ok(text)
 }
 
-fn heading<'s>(area: &Area<'s>, title: &str, unit: &str, owners: &[&str]) -> Drawn<'s> {
+pub(super) fn heading<'s>(area: &Area<'s>, title: &str, unit: &str, owners: &[&str]) -> Drawn<'s> {
     area.draw(&Text::new(format!("{title} ({unit})"), (8, 8), (FONT, 17)))?;
     let mut x = 8;
     for (nth, owner) in owners.iter().enumerate() {

@@ -6,13 +6,14 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use clap::ValueEnum;
+use clap::ValueEnum as _;
 
 use super::build::{self, Profile};
 use super::{measured, rest, setup};
 use crate::bench::document::{self, Run};
 use crate::bench::figures::Figures;
-use crate::bench::{aims, growth, machine, machines, programs, table};
+use crate::bench::part::Part;
+use crate::bench::{aims, fair, growth, machine, machines, programs, table};
 use crate::cargo_tools::THROTTLECRAB;
 use crate::tools::{Detail, Group};
 use crate::workspace::{self, Workspace};
@@ -36,94 +37,6 @@ pub struct Arguments {
     /// Measure nothing: write the document anew of a run's figures, which a run leaves in target/bpf/bench/run.json.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["parts", "quick", "only", "rounds"])]
     render: Option<PathBuf>,
-}
-
-/// A part of the benchmark.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Part {
-    /// Nanoseconds a packet, by BPF_PROG_TEST_RUN.
-    Packet,
-    /// Packets a second over veth.
-    Flood,
-    /// What others get while made-up sources fill the table.
-    Overflow,
-    /// What a server still serves under a flood.
-    Served,
-    /// Forged SYNs and ACKs to a listener with SYN cookies: proofs beside the kernel's cookies and synproxy, over veth.
-    Proofs,
-    /// TCP connections that are opened and closed, over veth: what `concurrent` adds.
-    Connections,
-    /// A list of a million banned prefixes: loading it, packets, memory.
-    Lists,
-    /// Bytes of kernel memory for each source.
-    Memory,
-    /// How long starts and reloads take, a look at a million sources, and a replay.
-    Agent,
-    /// Decisions in user space, and over HTTP beside another server.
-    Decisions,
-    /// What an agent costs while nothing happens.
-    Rest,
-    /// CPU time and delays of the agent's threads and of process groups, each with a bound.
-    Costs,
-    /// One key on several CPUs at once, and a source for each. Only if it is named.
-    Cpus,
-    /// The model of growth, to more CPUs and sources than this machine has. Only if it is named.
-    Growth,
-}
-
-impl Part {
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Packet => "packet",
-            Self::Flood => "flood",
-            Self::Overflow => "overflow",
-            Self::Served => "served",
-            Self::Proofs => "proofs",
-            Self::Connections => "connections",
-            Self::Lists => "lists",
-            Self::Memory => "memory",
-            Self::Agent => "agent",
-            Self::Decisions => "decisions",
-            Self::Rest => "rest",
-            Self::Costs => "costs",
-            Self::Cpus => "cpus",
-            Self::Growth => "growth",
-        }
-    }
-
-    /// Whether its figures are of kernel programs alone, which are the same in any build.
-    const fn is_of_programs(self) -> bool {
-        matches!(
-            self,
-            Self::Packet | Self::Proofs | Self::Connections | Self::Cpus | Self::Growth
-        )
-    }
-
-    /// Whether it measures what others have installed.
-    const fn has_alternatives(self) -> bool {
-        !matches!(
-            self,
-            Self::Packet | Self::Connections | Self::Cpus | Self::Growth
-        )
-    }
-
-    /// The number of rounds: (quick, full).
-    const fn rounds(self) -> (usize, usize) {
-        match self {
-            Self::Packet => (3, 31),
-            Self::Flood => (2, 11),
-            Self::Overflow => (2, 7),
-            Self::Served => (1, 7),
-            Self::Proofs => (2, 15),
-            Self::Connections => (2, 21),
-            Self::Lists => (1, 7),
-            Self::Memory => (1, 3),
-            Self::Agent => (2, 9),
-            Self::Decisions => (2, 11),
-            Self::Rest | Self::Costs => (1, 1),
-            Self::Cpus | Self::Growth => (2, 15),
-        }
-    }
 }
 
 /// The requirements of the parts.
@@ -166,6 +79,13 @@ pub fn run(arguments: &Arguments) -> Result<()> {
             agent: PathBuf::new(),
             profile: build::Profile::Release,
         }
+    } else if arguments.quick && parts == [Part::Fair] {
+        // `cargo bench` builds the agent of the tests with it.
+        build::Built {
+            object: build::objects(&workspace, &toolchain)?,
+            agent: workspace.agent("debug"),
+            profile: build::Profile::Debug,
+        }
     } else {
         build::all(
             &workspace,
@@ -202,6 +122,9 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         }
         let out = bench.measure(*part, arguments)?;
         figures.read(&out)?;
+        if *part == Part::Fair {
+            return bench.report_fair(&figures, arguments);
+        }
         for unit in table::units(&figures, part.name()) {
             println!(
                 "\n{}",
@@ -221,6 +144,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let reached: Vec<_> = aims::all(&figures)
         .into_iter()
         .chain(aims::of_decisions(&figures))
+        .chain(fair::aims(&figures))
         .filter(|aim| aim.measured.is_some())
         .collect();
     println!("{}", table::text(&aims::rows(&reached)));
@@ -264,6 +188,20 @@ impl Bench {
                     .args(arguments.quick.then_some("--quick"));
                 bench
             }
+            Part::Fair => {
+                let mut bench = if arguments.quick {
+                    self.bench_of(&build::EVERY_PACKAGE, "fair", true)
+                } else {
+                    self.cargo_bench("fair", false)
+                };
+                bench
+                    .args(["--"])
+                    .args(arguments.quick.then_some("--quick"));
+                for (variable, program) in fair::programs() {
+                    bench.env(variable, program);
+                }
+                bench
+            }
             _ => {
                 let mut bench =
                     self.cargo_bench("edge", arguments.quick || self.agent.as_os_str().is_empty());
@@ -279,6 +217,40 @@ impl Bench {
         }
         process::run(&mut bench).with_context(|| format!("measuring: {}", part.name()))?;
         Ok(out)
+    }
+
+    /// Prints the table of fair limits, and writes their section and plots: into the guide if all rows were measured on a quiet
+    /// machine, else beside the figures.
+    fn report_fair(&self, figures: &Figures, arguments: &Arguments) -> Result<()> {
+        println!("\n{}", table::text(&fair::rows(figures)));
+        let section = fair::Section::of(
+            figures,
+            &self.folder.join(fair::LINES),
+            &workspace::commit(),
+        )?;
+        let least = Part::Fair.rounds().1;
+        let is_whole = !arguments.quick
+            && arguments.only.is_none()
+            && arguments.rounds.is_none_or(|rounds| rounds >= least);
+        if is_whole && !section.is_quiet {
+            eprintln!("warning: docs stay as they are: {}", section.pauses);
+        }
+        let docs = self.workspace.root.join("docs");
+        let is_written = is_whole && section.is_quiet;
+        let pictures = if is_written {
+            docs.join("images")
+        } else {
+            self.folder.clone()
+        };
+        for (name, svg) in &section.pictures {
+            write(&pictures.join(name), svg)?;
+        }
+        if is_written {
+            let guide = docs.join("guides").join("fair.md");
+            write_between(&guide, &section.text, fair::MARKS)
+        } else {
+            write(&self.folder.join("fair.md"), &section.text)
+        }
     }
 
     /// The output of the benchmark of decisions, also if it reports a missed bound.
@@ -322,16 +294,14 @@ impl Bench {
 
     /// `is_unoptimised` builds faster, for changes of kernel programs, which are the same in any case.
     fn cargo_bench(&self, name: &str, is_unoptimised: bool) -> Command {
+        self.bench_of(&["--package", "agent"], name, is_unoptimised)
+    }
+
+    /// The same of other packages, for a build that shares theirs.
+    fn bench_of(&self, packages: &[&str], name: &str, is_unoptimised: bool) -> Command {
         let mut bench = self.workspace.cargo();
-        bench.args([
-            "bench",
-            "--quiet",
-            "--locked",
-            "--package",
-            "agent",
-            "--bench",
-            name,
-        ]);
+        bench.args(["bench", "--quiet", "--locked"]).args(packages);
+        bench.args(["--bench", name]);
         if is_unoptimised {
             bench.args(["--profile", "dev"]);
         }
@@ -382,7 +352,11 @@ fn write_between(path: &Path, text: &str, marks: [&str; 2]) -> Result<()> {
         fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
     let document = measured::replaced(&document, text, marks)
         .with_context(|| format!("{} has no place for the table", path.display()))?;
-    fs::write(path, document).with_context(|| format!("writing {}", path.display()))?;
+    write(path, &document)
+}
+
+fn write(path: &Path, text: &str) -> Result<()> {
+    fs::write(path, text).with_context(|| format!("writing {}", path.display()))?;
     println!("written    {}", path.display());
     Ok(())
 }

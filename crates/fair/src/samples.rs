@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::parameters::TICK;
+use crate::parameters::{FEWEST_SAMPLES, TICK};
 use crate::reading::Source;
 
 /// The shares that the window of two seconds, and the count of recent samples, keep in a tick.
@@ -10,6 +10,48 @@ const WINDOW_KEEPS: f64 = 0.95;
 const RECENT_KEEPS: f64 = 0.9;
 /// Ticks after which a source without samples is forgotten: less than a hundredth of it is left in the window.
 const FORGOTTEN: f64 = 100.0;
+/// The sources above a level that are named.
+pub const HEAVIEST: usize = 5;
+
+/// The sources that send more than their share of a level. Those with too few samples for a rate of their own are left out.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Above<K> {
+    pub sources: usize,
+    /// The heaviest of them, the heaviest first.
+    pub heaviest: [Option<Heavy<K>>; HEAVIEST],
+}
+
+/// A source above a level, in units a second.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Heavy<K> {
+    pub key: K,
+    /// What it sends.
+    pub rate: f64,
+    /// What it may send.
+    pub share: f64,
+}
+
+impl<K: Copy> Default for Above<K> {
+    fn default() -> Self {
+        Self {
+            sources: 0,
+            heaviest: [None; HEAVIEST],
+        }
+    }
+}
+
+impl<K: Copy> Above<K> {
+    fn add(&mut self, heavy: Heavy<K>) {
+        self.sources += 1;
+        let mut next = Some(heavy);
+        for place in &mut self.heaviest {
+            let is_lighter = |at: &Heavy<K>| at.rate < heavy.rate;
+            if next.is_some() && place.as_ref().is_none_or(is_lighter) {
+                std::mem::swap(place, &mut next);
+            }
+        }
+    }
+}
 
 /// Sampled sources by key, in an order that sums do not depend on. Of more than fit, new ones are left out until others are
 /// forgotten.
@@ -77,6 +119,26 @@ impl<K: Ord> Samples<K> {
         sources.collect()
     }
 
+    /// The sources above a level, by the rates of the last reading.
+    #[must_use]
+    pub fn above(&self, level: f64) -> Above<K>
+    where
+        K: Copy,
+    {
+        let mut above = Above::default();
+        for (key, Seen { source, .. }) in &self.sources {
+            let share = level * source.weight;
+            if source.rate > share && source.samples >= FEWEST_SAMPLES {
+                above.add(Heavy {
+                    key: *key,
+                    rate: source.rate,
+                    share,
+                });
+            }
+        }
+        above
+    }
+
     /// Forgets all sources.
     pub fn clear(&mut self) {
         self.sources.clear();
@@ -109,6 +171,33 @@ mod tests {
         samples.read(0.05, true);
         samples.add(7, 1.0, 1, 3.0);
         assert!((samples.read(0.05, true)[0].since_onset - 3.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn the_heaviest_sources_above_a_level_come_first() {
+        let mut samples = Samples::new(100);
+        for _ in 0..40 {
+            for key in 1..=8_u32 {
+                // The fourth has a larger share than it sends.
+                let weight = if key == 4 { 10.0 } else { 1.0 };
+                (0..5).for_each(|_| samples.add(key, weight, 0, f64::from(key)));
+            }
+            samples.read(0.1, false);
+        }
+        // One sample is no rate.
+        samples.add(100, 1.0, 0, 1e6);
+        samples.read(0.1, false);
+        let level = 120.0;
+        let above = samples.above(level);
+        assert_eq!(above.sources, 5);
+        let keys = above.heaviest.map(|heavy| heavy.map(|heavy| heavy.key));
+        assert_eq!(keys, [8, 7, 6, 5, 3].map(Some));
+        let all = above.heaviest.into_iter().flatten();
+        assert!(
+            all.clone()
+                .all(|heavy| heavy.rate > level && heavy.share <= level)
+        );
+        assert_eq!(samples.above(1e9), Above::default());
     }
 
     #[test]

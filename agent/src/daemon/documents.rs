@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::sync::atomic::Ordering;
 
 use api::allowance::Allowance;
+use api::fair::FairLevel;
 use api::list::ListStatus;
 use api::source::{ClassOrigin, FairShare};
 use cgroup::GroupStatus;
@@ -124,10 +125,16 @@ impl AgentDocuments for Agent {
             None => Vec::new(),
         };
         limits.extend(self.requests.engine().statuses());
-        let classes = ClassShare::all(self.changing.live().config());
-        limits
-            .iter_mut()
-            .for_each(|limit| limit.definition.classes.clone_from(&classes));
+        let live = self.changing.live();
+        let classes = ClassShare::all(live.config());
+        let fair = self.fair.levels(live.config());
+        drop(live);
+        for limit in &mut limits {
+            limit.definition.classes.clone_from(&classes);
+            let mut fair = fair.iter();
+            let of_limit = fair.find(|fair| fair.limit == limit.definition.name);
+            limit.level = of_limit.map(FairLevel::from);
+        }
         Ok(limits)
     }
 
@@ -211,7 +218,7 @@ impl Agent {
                 since: u64::from(listed.since),
             });
         }
-        let fair = self.fair.statuses(self.changing.live().config());
+        let fair = self.fair.levels(self.changing.live().config());
         for limit in &mut status.limits {
             let of_limit = fair.iter().find(|fair| fair.limit == limit.name);
             limit.fair = of_limit.map(|fair| FairShare {

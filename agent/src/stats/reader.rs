@@ -219,6 +219,7 @@ impl<'a> Reader<'a> {
                 contended: sum.contended.into(),
                 keys: keys(own),
                 levels: levels.collect(),
+                level: None,
                 waiting: None,
                 without_room: None,
             }

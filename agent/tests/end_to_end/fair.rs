@@ -102,6 +102,12 @@ fn assert_polite(times: f64) {
         thread::sleep(Duration::from_secs(5));
         let after = server.now();
         let status = agent.json(&["status"]);
+        let limits = agent.json(&["limits"]);
+        if window.is_calm() {
+            let since = &fair(&status)["since"];
+            assert!(since.is_f64(), "{status:#}");
+            assert_eq!(&limits[0]["level"]["since"], since, "{limits:#}");
+        }
         set_heavy(&sources, 0.0);
         let (release, end) = (watch(), SystemTime::now());
         agent.wait_for("the end", |status| fair(status)["state"] == "off");
@@ -112,6 +118,7 @@ fn assert_polite(times: f64) {
         let ended = refused(&agent);
         thread::sleep(Duration::from_secs(1));
         assert_eq!(refused(&agent), ended, "refused after the end");
+        assert_history_of_onset_and_end(&agent);
         // Polite datagrams count until now.
         let is_calm = [window, all].map(|watch| watch.is_calm());
         (before, after, polite_from, status, off, is_calm)
@@ -130,6 +137,21 @@ fn assert_polite(times: f64) {
             polite >= 0.99,
             "{polite} of polite datagrams are served; {fair:#}"
         );
+        let heaviest = fair["heaviest"].as_array().unwrap();
+        let sources = heaviest.iter().map(|heavy| heavy["source"].as_str());
+        let mut sources: Vec<&str> = sources.map(Option::unwrap).collect();
+        sources.sort_unstable();
+        assert_eq!(
+            sources,
+            [
+                "10.77.1.1",
+                "10.77.1.2",
+                "10.77.1.3",
+                "10.77.1.4",
+                "10.77.1.5"
+            ]
+        );
+        assert!(fair["sources_above"].as_u64() >= Some(5), "{fair:#}");
         // A fifth of what polite sources leave.
         let level = fair["level"].as_f64().unwrap();
         assert!((0.1..0.3).contains(&(level / CAPACITY)), "{fair:#}");
@@ -144,6 +166,35 @@ fn assert_polite(times: f64) {
     let onsets = count("overload");
     assert!(onsets == 1 || (onsets > 1 && !is_all_calm), "{events:#?}");
     assert_eq!(onsets, count("overload-ended"), "{events:#?}");
+}
+
+/// Asserts that the history has seconds before an onset, those of the level, and others after its end.
+fn assert_history_of_onset_and_end(agent: &Agent<'_>) {
+    let status = agent.wait_for("a second after the end", |status| {
+        let history = &fair(status)["history"];
+        let [levels, passed] = ["level", "passed"].map(|list| history[list].as_array());
+        let (Some(levels), Some(passed)) = (levels, passed) else {
+            return false;
+        };
+        let is_off = levels.last().is_some_and(Value::is_null);
+        is_off && passed.last().is_some_and(Value::is_number)
+    });
+    let history = &fair(&status)["history"];
+    let list = |name: &str| history[name].as_array().unwrap();
+    let levels = list("level");
+    for name in ["held_by", "offered", "passed", "refused"] {
+        assert_eq!(list(name).len(), levels.len(), "{name}: {history:#}");
+    }
+    let onset = levels.iter().position(Value::is_number).unwrap();
+    assert!(onset > 0, "no second before the onset: {history:#}");
+    for (level, held_by) in levels.iter().zip(list("held_by")) {
+        assert_eq!(level.is_number(), held_by.is_string(), "{history:#}");
+    }
+    let refused = list("refused").iter().filter_map(Value::as_f64);
+    assert!(refused.sum::<f64>() > 0.0, "{history:#}");
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    let ended = history["ended"].as_f64().unwrap();
+    assert!(ended <= now.as_secs_f64() + 0.1, "{history:#}");
 }
 
 /// When the last overload ended, in seconds since 1970.

@@ -47,6 +47,79 @@ pub struct FairStatus {
     pub onsets: u64,
     /// The level at the end of each of the last seconds, oldest first; `null` while nothing was refused.
     pub levels: Vec<Option<f64>>,
+    /// When the overload began, in seconds since 1970; `null` without one.
+    #[serde(default)]
+    pub since: Option<f64>,
+    /// The sampled sources that send more than the level, as far as they have enough samples for a rate.
+    #[serde(default)]
+    pub sources_above: u64,
+    /// The heaviest of these, at most five, the heaviest first.
+    #[serde(default)]
+    pub heaviest: Vec<FairSource>,
+    /// The last five minutes.
+    #[serde(default)]
+    pub history: FairHistory,
+}
+
+/// A source above the level, by samples of the last two seconds; units a second.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct FairSource {
+    /// The address, or the prefix that shares one key.
+    pub source: String,
+    pub offered: f64,
+    /// What it sends above the level.
+    pub refused: f64,
+}
+
+/// What a limit did in each of the last seconds: lists of equal length, the oldest value first. `null` in `passed`: not measured.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct FairHistory {
+    /// When the last of the seconds ended, in seconds since 1970; `null` without values.
+    pub ended: Option<f64>,
+    /// The length of a step.
+    pub step_seconds: u64,
+    /// The level at the end of the second; `null` while nothing was refused.
+    pub level: Vec<Option<f64>>,
+    /// As [`FairStatus::held_by`].
+    pub held_by: Vec<Option<String>>,
+    /// Units a second.
+    pub offered: Vec<Option<f64>>,
+    pub passed: Vec<Option<f64>>,
+    pub refused: Vec<Option<f64>>,
+}
+
+impl FairHistory {
+    /// The lowest and the highest level; `None` if nothing was refused.
+    #[must_use]
+    pub fn bounds(&self) -> Option<(f64, f64)> {
+        let levels = || self.level.iter().copied().flatten();
+        let lowest = levels().reduce(f64::min)?;
+        Some((lowest, levels().fold(lowest, f64::max)))
+    }
+}
+
+/// The level of a fair limit in `weir limits --json`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct FairLevel {
+    /// As [`FairStatus::level`].
+    pub rate: Option<f64>,
+    /// As [`FairStatus::since`].
+    pub since: Option<f64>,
+    /// As [`FairStatus::held_by`].
+    pub held_by: Option<String>,
+    /// As [`FairStatus::failure`].
+    pub failure: Option<String>,
+}
+
+impl From<&FairStatus> for FairLevel {
+    fn from(status: &FairStatus) -> Self {
+        Self {
+            rate: status.level,
+            since: status.since,
+            held_by: status.held_by.clone(),
+            failure: status.failure.clone(),
+        }
+    }
 }
 
 impl FairStatus {
@@ -85,7 +158,13 @@ impl FairStatus {
     /// The reason why it refuses nothing, in words, by [`FairStatus::failure`].
     #[must_use]
     pub fn reason(&self) -> Option<&'static str> {
-        Some(match self.failure.as_deref()? {
+        self.failure.as_deref().map(Self::reason_of)
+    }
+
+    /// A failure in words.
+    #[must_use]
+    pub fn reason_of(failure: &str) -> &'static str {
+        match failure {
             Self::OBSERVE_MODE => "fair limits are off in mode \"observe\"",
             Self::NO_MAPS => "its maps in the kernel cannot be opened",
             Self::ENDED => "the agent's thread of fair limits has ended",
@@ -94,9 +173,12 @@ impl FairStatus {
             Self::UNREADABLE => "its signals cannot be read",
             Self::STALLED => "servers serve nothing",
             _ => "its level has no effect",
-        })
+        }
     }
 }
+
+/// The causes of a level, by [`FairStatus::held_by`].
+pub const CAUSES: [&str; 5] = ["drops", "wait", "load", "demand", "recent"];
 
 /// The cause of a level in words, by [`FairStatus::held_by`].
 #[must_use]

@@ -4,6 +4,8 @@ use common::counters::Traffic;
 use config::policy::{Class, Config, Limit, LimitSources, PortSet, RequestLimit, Service};
 use serde::{Deserialize, Serialize};
 
+use crate::fair::FairLevel;
+
 /// Packets and bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Count {
@@ -226,6 +228,9 @@ pub struct LimitStatus {
     /// The limit's levels, the narrowest first; absent without levels. The limit's other counts include theirs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub levels: Vec<LevelStatus>,
+    /// What a limit with `rate = "fair"` allows now; absent for others.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub level: Option<FairLevel>,
     /// The queue of a limit on requests; `null` for limits on packets.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waiting: Option<WaitingStatus>,

@@ -32,6 +32,7 @@ impl Engine {
             contended: Count::default(),
             waiting: Some(limit.line.status()),
             levels: Vec::new(),
+            level: None,
             without_room: Some(limit.without_room()),
             keys: limit.stores.iter().map(|store| store.keys()).sum::<usize>() as u64,
         };

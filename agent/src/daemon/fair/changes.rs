@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use api::event::seconds_since_1970;
 use api::fair::cause;
 use api::{Event, EventKind};
 use config::human;
@@ -26,6 +27,8 @@ pub(super) struct Change {
 pub(super) struct Changes {
     /// The time of the onset.
     since: Option<f64>,
+    /// The same in seconds since 1970.
+    began: f64,
     onsets: u64,
     failed: Option<(Failure, f64)>,
     has_failed: bool,
@@ -35,6 +38,11 @@ pub(super) struct Changes {
 impl Changes {
     pub(super) const fn onsets(&self) -> u64 {
         self.onsets
+    }
+
+    /// When the overload that lasts began, in seconds since 1970.
+    pub(super) fn began(&self) -> Option<f64> {
+        self.since.map(|_| self.began)
     }
 
     /// The end of an overload, if one lasts.
@@ -59,7 +67,7 @@ impl Changes {
         };
         match (self.since, report.level) {
             (None, Some(level)) => {
-                self.since = Some(now);
+                (self.since, self.began) = (Some(now), seconds_since_1970());
                 self.onsets += 1;
                 let (rate, cause) = (
                     level.rate.ceil() as u64,
@@ -273,11 +281,16 @@ mod tests {
             kinds(changes.after(1.0, &limiting, &[])),
             [EventKind::Overload]
         );
+        let began = changes.began();
+        assert!(began.is_some_and(|began| began <= seconds_since_1970()));
+        // Its beginning stays as it is while it lasts.
+        changes.after(2.0, &limiting, &[]);
+        assert_eq!(changes.began(), began);
         assert_eq!(
             changes.end(4.0).map(|change| (change.kind, change.count)),
             Some((EventKind::OverloadEnded, 3))
         );
-        assert_eq!(changes.end(5.0), None);
+        assert_eq!((changes.end(5.0), changes.began()), (None, None));
         assert_eq!(
             kinds(changes.after(6.0, &report(State::Off, None), &[])),
             []

@@ -14,6 +14,7 @@ use host::read::read_text;
 
 use super::document::{document, without_effect};
 use super::limited::Limited;
+use super::recent::SharedRecent;
 use super::settings::{LimitSettings, user_id};
 use crate::daemon::events::EventLog;
 use crate::daemon::packets::{PacketEngine, Packets};
@@ -38,6 +39,8 @@ pub struct FairController {
 #[derive(Default)]
 struct Shared {
     known: Mutex<Known>,
+    /// By the names of limits; it changes with the policy.
+    recents: Mutex<Vec<(String, SharedRecent)>>,
     has_ended: AtomicBool,
 }
 
@@ -100,10 +103,26 @@ impl FairController {
         Self { shared }
     }
 
+    /// The same as [`FairController::statuses`], without history and sources.
+    #[must_use]
+    pub fn levels(&self, config: &Config) -> Vec<FairStatus> {
+        self.shared.known().of(config, Instant::now())
+    }
+
     /// Each fair limit of the config in effect, also those that refuse nothing since something fails.
     #[must_use]
     pub fn statuses(&self, config: &Config) -> Vec<FairStatus> {
-        self.shared.known().of(config, Instant::now())
+        let mut statuses = self.levels(config);
+        let recents = self.shared.recents().clone();
+        for status in statuses.iter_mut().filter(|status| status.is_in_effect()) {
+            let recent = recents.iter().find(|(name, _)| *name == status.limit);
+            let mut limits = config.limits.iter();
+            let limit = limits.find(|limit| limit.name == status.limit);
+            if let (Some((_, recent)), Some(limit)) = (recent, limit) {
+                recent.complete(status, limit);
+            }
+        }
+        statuses
     }
 }
 
@@ -117,6 +136,11 @@ impl Shared {
     fn known(&self) -> MutexGuard<'_, Known> {
         // It is replaced as a whole.
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn recents(&self) -> MutexGuard<'_, Vec<(String, SharedRecent)>> {
+        // It is replaced as a whole, too.
+        self.recents.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -225,6 +249,9 @@ impl Running {
         }
         self.end(before);
         self.expect_loads();
+        let recents = self.limits.iter();
+        let recents = recents.map(|limit| (limit.name.clone(), limit.shared.clone()));
+        *self.shared.recents() = recents.collect();
     }
 
     /// From now on, loads of these limits are reported, by these users.
@@ -245,6 +272,7 @@ impl Running {
         let limits = std::mem::take(&mut self.limits);
         self.end(limits);
         self.expect_loads();
+        self.shared.recents().clear();
     }
 
     /// Releases limits that are no longer in effect.

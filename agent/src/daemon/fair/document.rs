@@ -61,6 +61,9 @@ pub(super) fn document(limited: &Limited) -> FairStatus {
         strangers: strangers.collect(),
         onsets: limited.onsets(),
         levels: limited.levels.iter().copied().collect(),
+        since: limited.began(),
+        // The rest is added outside of the thread.
+        ..FairStatus::default()
     }
 }
 

@@ -6,9 +6,10 @@ use std::time::Instant;
 
 use datapath::{FairCounts, FairHandle, FairLevel};
 use fair::signals::{Scale, Signals};
-use fair::{Law, Loads, Queue, Reading, Reported, Samples, State, Unit, period};
+use fair::{Law, Loads, Queue, Reading, Reported, Samples, State, Step, Unit, period};
 
 use super::changes::{Change, Changes};
+use super::recent::{Recent, SharedRecent};
 use super::settings::LimitSettings;
 
 /// Sampled packets a second from an onset on.
@@ -48,6 +49,9 @@ pub(super) struct Limited {
     pub sources: usize,
     pub levels: VecDeque<Option<f64>>,
     remembered_at: f64,
+    recent: Recent,
+    /// What documents have of `recent`.
+    pub shared: SharedRecent,
 }
 
 impl Limited {
@@ -90,8 +94,10 @@ impl Limited {
             offered: 0.0,
             passed: 0.0,
             sources: 0,
-            levels: VecDeque::new(),
+            levels: VecDeque::with_capacity(REMEMBERED),
             remembered_at: now,
+            recent: Recent::default(),
+            shared: SharedRecent::default(),
         }
     }
 
@@ -108,8 +114,20 @@ impl Limited {
 
     /// The same limit after other settings, of which an overload may last.
     pub(super) fn after(self, before: Option<Self>) -> Self {
-        let changes = before.map_or_else(Changes::default, |before| before.changes);
-        Self { changes, ..self }
+        let Some(before) = before else {
+            return self;
+        };
+        let changes = before.changes;
+        if before.settings.law.unit != self.settings.law.unit {
+            return Self { changes, ..self };
+        }
+        let (recent, shared) = (before.recent.after(), before.shared);
+        Self {
+            changes,
+            recent,
+            shared,
+            ..self
+        }
     }
 
     /// The end of an overload that lasts, since the limit is no longer in effect.
@@ -174,6 +192,15 @@ impl Limited {
         }
         self.adjust_sample(passed + refused, elapsed);
         self.remember(now);
+        let step = Step {
+            from: now - elapsed,
+            to: now,
+            units: self.counts.is_some().then_some((passed, refused)),
+            level: level.map(|level| level.rate),
+            cause: self.law.report().cause,
+        };
+        self.recent.add(&step, |level| self.samples.above(level));
+        self.recent.publish(now, &self.shared);
         let watched = self.signals.as_ref().map_or(&[][..], Signals::watched);
         self.changes.after(now, &self.law.report(), watched)
     }
@@ -260,6 +287,11 @@ impl Limited {
     pub(super) fn release(&mut self) {
         self.handle.set(None);
         self.handle.sample(0);
+    }
+
+    /// When the overload that lasts began, in seconds since 1970.
+    pub(super) fn began(&self) -> Option<f64> {
+        self.changes.began()
     }
 
     /// Onsets so far.

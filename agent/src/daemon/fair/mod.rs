@@ -7,6 +7,7 @@ mod controller;
 mod document;
 mod limited;
 mod notes;
+mod recent;
 mod settings;
 
 pub use controller::FairController;

@@ -1,6 +1,6 @@
 //! Metrics of fair limits.
 
-use api::fair::FairStatus;
+use api::fair::{CAUSES, FairStatus};
 use prometheus::Error;
 
 use super::page::Page;
@@ -57,6 +57,27 @@ impl Page<'_> {
             "1 while the limit refuses nothing because it cannot help, or is not in effect.",
             ["limit"],
             each(|limit| Some(f64::from(u8::from(limit.failure.is_some())))),
+        )?;
+        let sources = limits.iter().filter(|limit| limit.is_in_effect());
+        let sources = sources.map(|limit| ([limit.limit.as_str()], limit.sources_above));
+        self.gauge(
+            "weir_fair_sources_above",
+            "Sampled sources that send more than the level.",
+            ["limit"],
+            sources,
+        )?;
+        let causes = limits.iter().filter(|limit| limit.is_in_effect());
+        let causes = causes.flat_map(|limit| {
+            CAUSES.map(|cause| {
+                let is_held = limit.held_by.as_deref() == Some(cause);
+                ([limit.limit.as_str(), cause], u64::from(is_held))
+            })
+        });
+        self.gauge(
+            "weir_fair_held_by",
+            "1 for what keeps the level down: drops, wait, load, demand or recent; otherwise 0.",
+            ["limit", "cause"],
+            causes,
         )?;
         let in_effect = limits.iter().filter(|limit| limit.is_in_effect());
         let onsets = in_effect.map(|limit| ([limit.limit.as_str()], limit.onsets));

@@ -45,6 +45,7 @@ fn limit(name: &str, direction: &str, packets: u64) -> LimitStatus {
         contended: count,
         keys: 2,
         levels: Vec::new(),
+        level: None,
         without_room: waiting.map(|_| 6),
         waiting,
     }
@@ -206,6 +207,25 @@ fn levels_have_series_of_their_own_and_a_limit_without_levels_has_none() {
 }
 
 #[test]
+fn a_level_has_its_cause_and_the_number_of_sources_above_it() {
+    let mut documents = documents(7);
+    let fair = &mut documents.status.fair[0];
+    (fair.held_by, fair.sources_above) = (Some("wait".to_owned()), 5);
+    let text = Exposition::new().unwrap().text(&documents).unwrap();
+    let held = |cause| {
+        value(
+            &text,
+            "weir_fair_held_by",
+            &[("limit", "fair"), ("cause", cause)],
+        )
+    };
+    let causes = ["drops", "wait", "load", "demand", "recent"];
+    assert_eq!(causes.map(held), [0.0, 1.0, 0.0, 0.0, 0.0].map(Some));
+    let above = value(&text, "weir_fair_sources_above", &[("limit", "fair")]);
+    assert_eq!(above, Some(5.0));
+}
+
+#[test]
 fn a_fair_limit_that_is_not_in_effect_is_released_and_has_no_rates() {
     let mut documents = documents(7);
     documents.status.fair.push(FairStatus {
@@ -222,11 +242,14 @@ fn a_fair_limit_that_is_not_in_effect_is_released_and_has_no_rates() {
             "wait_seconds",
             "loss_ratio",
             "overloads_total",
+            "sources_above",
+            "held_by",
         ];
         names.map(|name| value(&text, &format!("weir_fair_{name}"), &[("limit", limit)]))
     };
-    assert_eq!(of("off"), [Some(1.0), None, None, None, None, None]);
-    assert_eq!(of("fair"), [Some(0.0); 6]);
+    assert_eq!(of("off")[0], Some(1.0));
+    assert_eq!(of("off")[1..], [None; 7]);
+    assert_eq!(of("fair"), [Some(0.0); 8]);
 }
 
 /// Names in backticks; `…_x` stands for `weir_group_x`.

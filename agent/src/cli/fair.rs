@@ -1,14 +1,86 @@
-//! Fair limits in text: `weir status` and `weir show`.
+//! Fair limits in text: `weir status`, `weir limits` and `weir show`.
 
-use api::fair::{FairStatus, cause};
+use api::fair::{FairHistory, FairLevel, FairSource, FairStatus, cause};
 use api::source::{SourceLimit, with_sources};
+use config::human;
 
-use super::table::number;
+use super::table::{instant, number};
+use crate::tui::{self, Glyphs};
+
+/// Columns of the level over time.
+const CELLS: usize = 60;
+
+/// A fair limit in `weir status`: its state, its level over time, and the sources above it.
+pub(super) fn lines(fair: &FairStatus, glyphs: Glyphs) -> Vec<String> {
+    let over_time = over_time(&fair.history, glyphs);
+    let heaviest = heaviest(fair);
+    let more = over_time.into_iter().chain(heaviest);
+    let more = more.map(|line| format!("  {line}"));
+    std::iter::once(line(fair)).chain(more).collect()
+}
+
+/// The level of the last minutes; nothing if there was none.
+fn over_time(history: &FairHistory, glyphs: Glyphs) -> Option<String> {
+    let bounds = tui::bounds_text(history)?;
+    let seconds = history.level.len() as u64 * history.step_seconds;
+    let length = human::time(std::time::Duration::from_secs(seconds));
+    Some(match glyphs {
+        Glyphs::Blocks => {
+            let cells = CELLS.min(history.level.len());
+            let shown = tui::sparkline(history, cells);
+            format!("level of the last {length}: {shown} {bounds}")
+        }
+        Glyphs::Letters => format!("level of the last {length}: {bounds}"),
+    })
+}
+
+/// Since when there is a level, and the sources above it.
+fn heaviest(fair: &FairStatus) -> Option<String> {
+    let since = instant(fair.since.filter(|_| fair.level.is_some())?);
+    let of = |source: &FairSource| {
+        let [offered, refused] = [source.offered, source.refused].map(whole);
+        format!("{} ({refused}/s of {offered}/s refused)", source.source)
+    };
+    let named: Vec<String> = fair.heaviest.iter().map(of).collect();
+    let most = if named.is_empty() {
+        String::new()
+    } else {
+        format!(": {}", named.join(", "))
+    };
+    Some(format!(
+        "since {since}; {} of {} sampled sources are above the level{most}",
+        number(fair.sources_above),
+        number(fair.sources)
+    ))
+}
+
+fn whole(rate: f64) -> String {
+    number(rate.round() as u64)
+}
+
+/// The level of a fair limit in `weir limits`.
+pub(super) fn level_line(limit: &str, level: &FairLevel) -> String {
+    let failure = level.failure.as_deref().map(FairStatus::reason_of);
+    match (level.rate, failure) {
+        (Some(rate), _) => {
+            let since = level
+                .since
+                .map_or_else(String::new, |since| format!(" since {}", instant(since)));
+            let held_by = cause(level.held_by.as_deref());
+            format!(
+                "fair limit {limit}: each source {}/s{since}: {held_by}",
+                whole(rate)
+            )
+        }
+        (None, Some(reason)) => format!("fair limit {limit}: refuses nothing: {reason}"),
+        (None, None) => format!("fair limit {limit}: refuses nothing"),
+    }
+}
 
 /// A fair limit as text.
-pub(super) fn line(fair: &FairStatus) -> String {
+fn line(fair: &FairStatus) -> String {
     let name = &fair.limit;
-    let rate = |rate: f64| number(rate.round() as u64);
+    let rate = whole;
     let reason = fair.reason();
     if let Some(reason) = reason.filter(|_| !fair.is_in_effect()) {
         return format!("fair limit {name}: not in effect: {reason}");
@@ -87,6 +159,70 @@ mod tests {
                 "{line}"
             );
         }
+    }
+
+    #[test]
+    fn a_level_has_its_history_and_the_sources_above_it() {
+        let mut fair = FairStatus {
+            limit: "web".to_owned(),
+            offered: 9_000.4,
+            history: FairHistory {
+                level: [vec![None; 30], vec![Some(1_000.0); 5], vec![Some(34.2); 25]].concat(),
+                step_seconds: 1,
+                ..FairHistory::default()
+            },
+            ..FairStatus::default()
+        };
+        let first = "fair limit web (off): 9,000/s, none refused";
+        let over_time = format!(
+            "  level of the last 1 min: {}{}{} 34 to 1,000/s",
+            "·".repeat(30),
+            "█".repeat(5),
+            "▁".repeat(25)
+        );
+        assert_eq!(lines(&fair, Glyphs::Blocks), [first, &over_time]);
+        assert_eq!(
+            lines(&fair, Glyphs::Letters),
+            [first, "  level of the last 1 min: 34 to 1,000/s"]
+        );
+        (fair.level, fair.since) = (Some(34.2), Some(1_774_980_000.25));
+        (fair.sources, fair.sources_above) = (55, 5);
+        let above = "  since 2026-03-31T18:00:00Z; 5 of 55 sampled sources are above the level";
+        assert_eq!(lines(&fair, Glyphs::Letters)[2], above);
+        fair.heaviest = ["192.0.2.1", "192.0.2.7"]
+            .map(|source| FairSource {
+                source: source.to_owned(),
+                offered: 4_000.4,
+                refused: 3_966.2,
+            })
+            .to_vec();
+        let refused = "(3,966/s of 4,000/s refused)";
+        let expected = format!("{above}: 192.0.2.1 {refused}, 192.0.2.7 {refused}");
+        assert_eq!(lines(&fair, Glyphs::Letters)[2], expected);
+        fair.history = FairHistory::default();
+        assert_eq!(lines(&fair, Glyphs::Blocks).len(), 2);
+    }
+
+    #[test]
+    fn weir_limits_has_a_fair_limits_level_cause_and_beginning() {
+        let mut level = FairLevel::default();
+        let line = |level: &FairLevel| level_line("web", level);
+        assert_eq!(line(&level), "fair limit web: refuses nothing");
+        level.failure = Some(FairStatus::STALLED.to_owned());
+        assert_eq!(
+            line(&level),
+            "fair limit web: refuses nothing: servers serve nothing"
+        );
+        level = FairLevel {
+            rate: Some(34.2),
+            since: Some(1_774_980_000.25),
+            held_by: Some("drops".to_owned()),
+            failure: None,
+        };
+        assert_eq!(
+            line(&level),
+            "fair limit web: each source 34/s since 2026-03-31T18:00:00Z: servers drop"
+        );
     }
 
     #[test]

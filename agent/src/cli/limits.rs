@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use api::request::{CountersReset, Request};
 
 use super::ask::ask;
+use super::fair;
 use super::table::{self, number};
 use crate::cli::arguments::Options;
 use crate::stats::{LimitDefinition, LimitStatus};
@@ -37,10 +38,22 @@ pub fn limits(options: &Options) -> anyhow::Result<ExitCode> {
                 std::iter::once(own).chain(levels)
             }),
         );
-        format!(
+        let mut text = format!(
             "{}\n\n{counts}",
             definitions(limits.iter().map(|limit| &limit.definition))
-        )
+        );
+        let levels: Vec<String> = limits
+            .iter()
+            .filter_map(|limit| {
+                let level = limit.level.as_ref()?;
+                Some(fair::level_line(&limit.definition.name, level))
+            })
+            .collect();
+        if !levels.is_empty() {
+            text.push_str("\n\n");
+            text.push_str(&levels.join("\n"));
+        }
+        text
     })
 }
 

@@ -18,6 +18,7 @@ use super::{fair, limits};
 use crate::allowances;
 use crate::cli::arguments::Options;
 use crate::stats::{InterfaceStatus, ProofStatus, Status};
+use crate::tui::Glyphs;
 
 /// The most exemptions for a while that are printed.
 const MOST_ALLOWED: usize = 10;
@@ -59,7 +60,9 @@ fn text(status: &Status) -> String {
     let mut lines = exemptions(status);
     lines.extend(changes(status));
     lines.extend(status.attacks.iter().map(attack_text));
-    lines.extend(status.fair.iter().map(fair::line));
+    let glyphs = Glyphs::of_environment();
+    let fair = status.fair.iter();
+    lines.extend(fair.flat_map(|fair| fair::lines(fair, glyphs)));
     lines.extend(status.notifications.iter().map(notify_text));
     lines.extend(status.notes.iter().map(|note| format!("note: {note}")));
     for line in lines {

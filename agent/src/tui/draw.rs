@@ -10,6 +10,7 @@ use ratatui::text::{Line, Span, Text};
 use ratatui::widgets::{Block, Cell, Clear, Paragraph, Row, Table, Wrap};
 
 use super::app::{App, Motion, Typing};
+use super::fair;
 use super::history::Flow;
 use crate::stats::{LimitStatus, Sort, SourceLoad, View};
 
@@ -99,8 +100,20 @@ pub fn draw(frame: &mut Frame<'_>, app: &App, theme: Theme, glyphs: Glyphs) {
     let area = frame.area();
     let Some(view) = app.view() else { return };
     // Sources get the remaining lines, at least half.
-    let minute = u16::from(glyphs == Glyphs::Blocks && area.height >= TALL);
-    let room = usize::from(area.height.saturating_sub(4 + minute)) / 2;
+    let has_blocks = glyphs == Glyphs::Blocks;
+    let minute = u16::from(has_blocks && area.height >= TALL);
+    let fair = if area.height < TALL {
+        Vec::new()
+    } else {
+        let look = fair::Look {
+            width: area.width.into(),
+            has_blocks,
+            alarm: alarm(Some(1.0), theme),
+        };
+        fair::lines(&view.status.fair, usize::from(area.height) / 6, look)
+    };
+    let levels = fair.len() as u16;
+    let room = usize::from(area.height.saturating_sub(4 + minute + levels)) / 2;
     let groups = if view.groups.is_empty() {
         0
     } else {
@@ -111,8 +124,8 @@ pub fn draw(frame: &mut Frame<'_>, app: &App, theme: Theme, glyphs: Glyphs) {
     } else {
         1 + view.limits.len().min(room.saturating_sub(groups + 1))
     };
-    let heights = [2, minute, limits as u16, groups as u16].map(Constraint::Length);
-    let [head, minute, limits, groups, sources, foot] =
+    let heights = [2, minute, limits as u16, levels, groups as u16].map(Constraint::Length);
+    let [head, minute, limits, levels, groups, sources, foot] =
         Layout::vertical([&heights[..], &[Constraint::Min(2), Constraint::Length(1)]].concat())
             .areas(area);
     let heading = heading(app, view, theme).into_iter();
@@ -121,6 +134,8 @@ pub fn draw(frame: &mut Frame<'_>, app: &App, theme: Theme, glyphs: Glyphs) {
     let all = fitted(last_minute(app, minute.width, theme), minute.width);
     frame.render_widget(Paragraph::new(all), minute);
     frame.render_widget(limit_table(app, view, limits, theme, glyphs), limits);
+    let fair = fair.into_iter().map(|line| fitted(line, levels.width));
+    frame.render_widget(Paragraph::new(fair.collect::<Vec<_>>()), levels);
     frame.render_widget(group_table(app, view, groups), groups);
     if app.is_by_prefix() {
         frame.render_widget(prefix_table(app, view, sources.width, theme), sources);

@@ -5,11 +5,14 @@
 
 mod app;
 mod draw;
+mod fair;
 mod history;
+mod levels;
 #[cfg(test)]
 mod tests;
 mod view;
 
 pub use app::{App, Effect};
 pub use draw::{Glyphs, Theme, draw};
+pub use levels::{bounds_text, sparkline};
 pub use view::{Screen, run};

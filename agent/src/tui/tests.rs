@@ -129,6 +129,89 @@ fn a_fair_limit_has_a_load_while_a_level_is_in_effect() {
     );
 }
 
+/// A fair limit during an overload, and one after another.
+fn fair_app() -> App {
+    use api::fair::{FairHistory, FairSource, FairStatus};
+    let history = |level: Vec<Option<f64>>| FairHistory {
+        ended: Some(1_000_300.0),
+        step_seconds: 1,
+        passed: vec![Some(2_000.0); level.len()],
+        level,
+        ..FairHistory::default()
+    };
+    let heavy = |nth: u32| FairSource {
+        source: format!("192.0.2.{nth}"),
+        offered: 4_000.0,
+        refused: 4_000.0 - f64::from(380 + nth),
+    };
+    let falls = (0..60).map(|second| Some(4_000.0 * 0.95_f64.powi(second)));
+    let limiting = FairStatus {
+        limit: "dns".to_owned(),
+        level: Some(380.4),
+        held_by: Some("drops".to_owned()),
+        since: Some(1_000_150.0),
+        sources: 55,
+        sources_above: 5,
+        heaviest: (1..=5).map(heavy).collect(),
+        history: history([vec![None; 150], falls.collect(), vec![Some(380.0); 90]].concat()),
+        ..FairStatus::default()
+    };
+    let ended = FairStatus {
+        limit: "web".to_owned(),
+        history: history([vec![Some(20.0); 10], vec![None; 90]].concat()),
+        ..FairStatus::default()
+    };
+    let quiet = FairStatus {
+        limit: "quiet".to_owned(),
+        history: history(vec![None; 100]),
+        ..FairStatus::default()
+    };
+    let mut app = App::default();
+    for seconds in [1, 3] {
+        let mut view = view(seconds, 20);
+        view.status.fair = vec![ended.clone(), quiet.clone(), limiting.clone()];
+        app.arrived(Ok(view));
+    }
+    app
+}
+
+#[test]
+fn fair_limits_have_lines_with_cause_history_and_sources() {
+    let app = fair_app();
+    let screen = drawn(&app, 100, 24, Glyphs::Blocks);
+    assert!(
+        screen[6].starts_with("dns  level 380/s for 2 min 30 s: servers drop  ·········"),
+        "{}",
+        screen[6]
+    );
+    assert!(
+        screen[6].ends_with("▂▂▂▂ 5 min, 194 to 4,000/s"),
+        "{}",
+        screen[6]
+    );
+    assert_eq!(
+        screen[7],
+        "  5 of 55 sampled sources above it; most refused: 192.0.2.1 3,619/s, 192.0.2.2 3,618/s, 192.0.2.3"
+    );
+    assert!(
+        screen[8].starts_with("web  no level now  █████"),
+        "{}",
+        screen[8]
+    );
+    assert!(screen[8].ends_with("··· 1 min 40 s, 20/s"), "{}", screen[8]);
+    assert!(screen[9].starts_with("GROUP"), "{screen:#?}");
+    // Without block elements there is all but the level over time.
+    let letters = lines(&app, 100, 24);
+    assert_eq!(letters[5], "dns  level 380/s for 2 min 30 s: servers drop");
+    assert_eq!(letters[7], "web  no level now");
+    // A low screen has rows instead.
+    assert!(
+        !lines(&app, 80, 15)
+            .iter()
+            .any(|line| line.contains("level"))
+    );
+}
+
 #[test]
 fn a_screen_of_80_by_24_has_limits_groups_and_sources() {
     let lines = lines(&app(200), 80, 24);
@@ -615,6 +698,7 @@ fn pictures_in_the_documentation_are_what_is_drawn() {
     for (app, name, width, height) in [
         (varied(), "top-80x24", 80, 24),
         (varied(), "top-200x50", 200, 50),
+        (fair_app(), "top-fair-100x24", 100, 24),
         (none, "top-empty-80x24", 80, 24),
     ] {
         let shown = drawn(&app, width, height, Glyphs::Blocks);

@@ -185,16 +185,31 @@
     return points.join('');
   };
 
+  const times = (span) => {
+    const third = (nth) => duration((span * nth) / 3);
+    return [[0, 'start', `${third(3)} ago`], [1 / 3, 'middle', third(2)], [2 / 3, 'middle', third(1)], [1, 'end', 'now']].map(
+      ([at, anchor, text]) => draw('text', { x: `${(at * 100).toFixed(2)}%`, y: ABOVE + HEIGHT + 15, 'text-anchor': anchor }, text));
+  };
+
+  const framed = (plot) => {
+    plot.legend = make('ul', { class: 'legend' });
+    plot.name = make('span', {});
+    plot.about = make('span', { class: 'note' });
+    plot.svg = draw('svg', { class: 'plot', role: 'img', width: '100%', height: HEIGHT + ABOVE + BELOW });
+    plot.figure = make('figure', {}, make('figcaption', {}, plot.name, plot.about), plot.legend, plot.svg);
+  };
+  // Keeps the figures that are there, so that a selection lasts.
+  const arrange = (id, figures) => {
+    const children = Array.from(find(id).children);
+    if (children.length !== figures.length || figures.some((figure, nth) => children[nth] !== figure)) {
+      find(id).replaceChildren(...figures);
+    }
+  };
+
   const plotted = (limit, span, isAttacked) => {
     if (!plots.has(limit.name)) plots.set(limit.name, { rows: [] });
     const plot = plots.get(limit.name);
-    if (plot.figure === undefined) {
-      plot.legend = make('ul', { class: 'legend' });
-      plot.name = make('span', {});
-      plot.about = make('span', { class: 'note' });
-      plot.svg = draw('svg', { class: 'plot', role: 'img', width: '100%', height: HEIGHT + ABOVE + BELOW });
-      plot.figure = make('figure', {}, make('figcaption', {}, plot.name, plot.about), plot.legend, plot.svg);
-    }
+    if (plot.figure === undefined) framed(plot);
     plot.figure.classList.toggle('attacked', isAttacked);
     const observes = limit.action === 'observe' || last.status.mode === 'observe';
     write(plot.name, clean(limit.name));
@@ -226,10 +241,7 @@
       const text = `${compact(tick * at)}${at === ticks ? ` ${unit}/s` : ''}`;
       parts.push(draw('text', { class: 'inside', x: 2, y: y(tick * at) - 4 }, text));
     }
-    const third = (nth) => duration((span * nth) / 3);
-    for (const [at, anchor, text] of [[0, 'start', `${third(3)} ago`], [1 / 3, 'middle', third(2)], [2 / 3, 'middle', third(1)], [1, 'end', 'now']]) {
-      parts.push(draw('text', { x: `${(at * 100).toFixed(2)}%`, y: ABOVE + HEIGHT + 15, 'text-anchor': anchor }, text));
-    }
+    parts.push(...times(span));
     plot.svg.replaceChildren(...parts);
     return plot.figure;
   };
@@ -240,9 +252,7 @@
     const oldest = Math.min(last.at_seconds, ...Array.from(plots.values(), (plot) => plot.rows[0]?.from ?? last.at_seconds));
     const span = SPANS.find((length) => length >= last.at_seconds - oldest) ?? SPAN;
     const figures = shown.map((limit) => plotted(limit, span, attacked.has(limit.name)));
-    if (figures.some((figure, nth) => find('plots').children[nth] !== figure) || find('plots').children.length !== figures.length) {
-      find('plots').replaceChildren(...figures);
-    }
+    arrange('plots', figures);
     fill('limits', last.limits.map((limit) => {
       const now = rates.get(limit.name);
       const { passed, refused, would } = counts(limit);
@@ -250,6 +260,65 @@
     }), 'The config in effect has no limits.');
     const more = last.limits.length - shown.length;
     write(find('plots-note'), more > 0 ? `Plots of the first ${MOST_PLOTTED} limits; the table has all ${last.limits.length}.` : '');
+  };
+
+  // Fair limits. The agent has the history of their levels, one value a second.
+  const CAUSES = new Map([['drops', 'servers drop'], ['wait', 'units wait for long'], ['load', 'the service reports that it is full'],
+    ['demand', 'sources send more than fits'], ['recent', 'there was an overload a short time ago']]);
+  const causeOf = (fair) => (fair.held_by === null ? '-' : CAUSES.get(fair.held_by) ?? clean(fair.held_by));
+  const levelPlots = new Map();
+
+  // A step for each second with a level, and a gap where nothing was refused.
+  const levelPath = (levels, from, depth) => levels.map((level, nth) => {
+    if (level === null) return '';
+    const at = (depth(level) * UNITS).toFixed(1);
+    const isFirst = nth === 0 || levels[nth - 1] === null;
+    return `${isFirst ? `M${from + nth} ${at}` : `V${at}`}H${from + nth + 1}`;
+  }).join('');
+
+  const levelled = (fair) => {
+    if (!levelPlots.has(fair.limit)) levelPlots.set(fair.limit, {});
+    const plot = levelPlots.get(fair.limit);
+    if (plot.figure === undefined) framed(plot);
+    const { level: levels } = fair.history;
+    const known = levels.filter((level) => level !== null);
+    const lowest = 10 ** Math.floor(Math.log10(Math.max(Math.min(...known), 0.001)));
+    const decades = Math.max(1, Math.ceil(Math.log10(Math.max(...known) / lowest) - 1e-9));
+    const depth = (value) => 0.97 - (0.94 * Math.log10(Math.max(value, lowest) / lowest)) / decades;
+    const y = (value) => ABOVE + HEIGHT * depth(value);
+    const span = SPANS.find((length) => length >= levels.length) ?? SPAN;
+    const now = fair.level === null ? 'no level now' : `level ${rate(fair.level)}: ${causeOf(fair)}`;
+    const above = fair.level === null ? '' : `${whole(fair.sources_above)} of ${whole(fair.sources)} sampled sources are above it`;
+    write(plot.name, clean(fair.limit));
+    write(plot.about, above);
+    plot.legend.replaceChildren(make('li', { class: 'level' }, now));
+    const parts = [draw('title', {}, `${clean(fair.limit)}: units a second that each source may send, over the last ${duration(span)}, on a logarithmic scale. Now ${now}. ${above}`)];
+    const labels = [];
+    for (let at = 0; at <= decades; at += Math.ceil(decades / 4)) {
+      const value = lowest * 10 ** at;
+      parts.push(draw('line', { class: 'grid', x1: 0, x2: '100%', y1: y(value), y2: y(value) }));
+      labels.push(draw('text', { class: 'inside', x: 2, y: y(value) - 4 }, `${compact(value)}/s`));
+    }
+    const area = draw('svg', { x: 0, y: ABOVE, width: '100%', height: HEIGHT, viewBox: `0 0 ${span} ${UNITS}`, preserveAspectRatio: 'none' });
+    area.append(draw('path', { class: 'level', d: levelPath(levels, span - levels.length, depth) }));
+    parts.push(area, ...labels, ...times(span));
+    plot.svg.replaceChildren(...parts);
+    return plot.figure;
+  };
+
+  const showFair = () => {
+    const all = last.status.fair ?? [];
+    find('fair-section').hidden = all.length === 0;
+    const shown = all.filter((fair) => fair.history.level.some((level) => level !== null)).slice(0, MOST_PLOTTED);
+    arrange('fair-plots', shown.map(levelled));
+    const names = new Set(shown.map((fair) => fair.limit));
+    for (const name of levelPlots.keys()) {
+      if (!names.has(name)) levelPlots.delete(name);
+    }
+    fill('fair', all.map((fair) => [fair.limit, [
+      fair.limit, fair.failure ?? fair.state, flow(fair.level), causeOf(fair), fair.since === null ? '-' : clock(fair.since * 1000),
+      flow(fair.offered), flow(fair.passed), flow(fair.capacity), count(fair.sources_above),
+      fair.heaviest.slice(0, 3).map((heavy) => `${heavy.source} ${rate(heavy.refused)}`).join(', ') || '-']]), '');
   };
 
   const showRest = () => {
@@ -344,6 +413,7 @@
     while (place.children.length > alerts.length) place.lastChild.remove();
     document.title = `${status.attacks.length > 0 ? '(attack) ' : ''}Weir, live`;
     showLimits();
+    showFair();
     showRest();
     find('content').hidden = false;
   };

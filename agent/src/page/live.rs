@@ -9,7 +9,7 @@ pub(super) const LIVE_STYLE: &str = include_str!("live.css");
 pub(super) const LIVE_SCRIPT: &str = include_str!("live.js");
 
 /// The content security policy of the page and its document; a test prints the hashes that a change requires.
-pub const POLICY: &str = "default-src 'none'; style-src 'sha256-nKBqSielgyOh/npdN1xNMiH2Se0v+nCw8CqCx9Rms00=' 'sha256-PuQppVq3efJIUe0utTyR8oULUKK5aJrXfVJRXnHHIKw='; script-src 'sha256-b8DS0bbMTw7En1KR0A07IhXV5O8ACOb7dryrPjrPioY=' 'sha256-w5c1CgC0iX3QKWZxOV9XjFWibWs8BLifarrKVO9QrgU='; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+pub const POLICY: &str = "default-src 'none'; style-src 'sha256-nKBqSielgyOh/npdN1xNMiH2Se0v+nCw8CqCx9Rms00=' 'sha256-vy7RadOIYgcnXmq9pa+eqggGPUkf4eyusPkRLAxSRXw='; script-src 'sha256-b8DS0bbMTw7En1KR0A07IhXV5O8ACOb7dryrPjrPioY=' 'sha256-Nwa6LvJVGp6+djh4+9x3O/NJIVZafSCrBHRzkXy2lmc='; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
 /// The page.
 #[must_use]
@@ -62,7 +62,7 @@ fn content(html: &mut Html) {
         html.leaf(
             "p",
             &[("class", "note")],
-            "Drawn since this page was opened: the agent keeps no history.",
+            "Drawn since this page was opened: the agent keeps no history of these.",
         );
         html.element("div", &[("id", "plots"), ("class", "plots")], |_| {});
         note(html, "plots-note");
@@ -84,6 +84,7 @@ fn content(html: &mut Html) {
             ],
         );
     });
+    fair(html);
     tables(html);
     html.element(
         "section",
@@ -91,6 +92,43 @@ fn content(html: &mut Html) {
         |html| {
             html.leaf("h2", &[], "Notes");
             html.element("ul", &[("id", "notes")], |_| {});
+        },
+    );
+}
+
+/// Limits with `rate = "fair"`.
+fn fair(html: &mut Html) {
+    use Column::{Number, Text};
+    html.element(
+        "section",
+        &[("id", "fair-section"), ("hidden", "")],
+        |html| {
+            html.leaf("h2", &[], "Fair limits");
+            html.leaf(
+                "p",
+                &[("class", "note")],
+                "What each source may send, in the last minutes. A limit that had no level has no plot.",
+            );
+            html.element("div", &[("id", "fair-plots"), ("class", "plots")], |_| {});
+            let rates = [
+                Number("offered/s"),
+                Number("passed/s"),
+                Number("capacity/s"),
+                Number("sources above"),
+            ];
+            let level = [
+                Text("limit"),
+                Text("state"),
+                Number("level/s"),
+                Text("held by"),
+                Text("since"),
+            ];
+            filled(
+                html,
+                "fair",
+                "Levels",
+                &[&level[..], &rates, &[Text("most refused")]].concat(),
+            );
         },
     );
 }

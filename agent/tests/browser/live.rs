@@ -1,6 +1,6 @@
 //! The live page of an agent in a network namespace, with traffic.
 
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ use testbed::trials::Test;
 use testbed::wire::Sender;
 
 use crate::driver::Browser;
-use crate::{HOSTILE, HOSTILE_ATTRIBUTE, Shown, assert_shown, keep};
+use crate::{HOSTILE, HOSTILE_ATTRIBUTE, Shown, assert_shown, contrast, keep};
 
 pub const TESTS: &[Test] = tests![
     the_live_page_is_shown_light_and_dark_on_a_phone_and_a_desk,
@@ -22,6 +22,7 @@ pub const TESTS: &[Test] = tests![
     the_live_page_shows_a_trial_and_an_attack,
     the_live_page_queries_nothing_while_it_is_hidden,
     the_live_page_without_limits_and_sources_says_so,
+    the_live_page_shows_levels_and_the_sources_above_them,
 ];
 
 const PAGE: &str = "http://127.0.0.1:9464/";
@@ -370,5 +371,68 @@ fn the_live_page_without_limits_and_sources_says_so() {
         }
         assert_eq!(errors(&browser), Vec::<String>::new());
         keep(&browser, "live-empty.png");
+    });
+}
+
+fn the_live_page_shows_levels_and_the_sources_above_them() {
+    let network = Network::new();
+    let fair = "protocol = \"udp\"\nports = [9000]\nunit = \"packets\"\nrate = \"fair\"\nfair = { at_least = \"2/s\" }";
+    let quiet = "protocol = \"tcp\"\nports = [9001]\nunit = \"connections\"\nrate = \"fair\"";
+    let limits = [limit(HOSTILE, fair), limit("quiet", quiet)].concat();
+    let _agent = network.start(AGENT, &limits);
+    let socket = network.in_server(|| UdpSocket::bind((Ipv4Addr::from(SERVER), 9000)).unwrap());
+    socket
+        .set_read_timeout(Some(Duration::from_millis(100)))
+        .unwrap();
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        // A fifth of what is sent.
+        scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                let _ = socket.recv(&mut [0; 64]);
+                thread::sleep(Duration::from_millis(10));
+            }
+        });
+        let _stop = StopWhenDropped(&is_over);
+        with_traffic(&network, || {
+            let browser = opened();
+            let drawn = format!(
+                "{DRAWN} && document.querySelector('#fair-plots path.level') \
+                 && document.querySelector('#fair tbody').textContent.includes('10.77.1.')"
+            );
+            let shown = Shown {
+                address: PAGE,
+                requests: &[
+                    PAGE,
+                    "http://127.0.0.1:9464/live.json",
+                    "http://127.0.0.1:9464/favicon.ico",
+                ],
+                scripts: 2,
+                until: &|browser| wait(browser, &drawn),
+            };
+            assert_shown(&browser, &shown, "live-fair", 3, 6);
+            for scheme in ["light", "dark"] {
+                browser.look(1_280, scheme);
+                let colours = browser.run(
+                    "return [getComputedStyle(document.querySelector('path.level')).stroke, \
+                     getComputedStyle(document.body).backgroundColor]",
+                );
+                let found = contrast(&colours[0], &colours[1]);
+                assert!(found >= 3.0, "contrast {found} of the level, {scheme}");
+            }
+            let said = text(&browser, "#fair-section");
+            for part in [HOSTILE, "level ", "sampled sources are above it", "quiet"] {
+                assert!(said.contains(part), "no {part:?} in {said}");
+            }
+            // The one that never had a level has a row, and no plot.
+            let count = |selector: &str| {
+                browser.run(&format!(
+                    "return document.querySelectorAll('{selector}').length"
+                ))
+            };
+            assert_eq!(count("#fair tbody tr"), 2);
+            assert_eq!(count("#fair-plots figure"), 1);
+            assert_eq!(errors(&browser), Vec::<String>::new());
+        });
     });
 }

@@ -1,9 +1,14 @@
 //! Drops that are an overload, and others. Each test has a network namespace of its own: the counters of one are shared.
 
 use std::fs::File;
-use std::process::Command;
 use std::time::Duration;
 
+use netlink_packet_core::{
+    NLM_F_ACK, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload,
+};
+use netlink_packet_route::RouteNetlinkMessage;
+use netlink_packet_route::link::{LinkFlags, LinkMessage};
+use netlink_sys::protocols::NETLINK_ROUTE;
 use nix::sched::{CloneFlags, setns, unshare};
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, ipproto, recv, sendto,
@@ -25,14 +30,33 @@ pub(super) fn own_network() -> Option<OwnNetwork> {
     let before = File::open("/proc/thread-self/ns/net").unwrap();
     unshare(CloneFlags::CLONE_NEWNET).unwrap();
     let own = OwnNetwork { before };
-    let mut up = Command::new("ip");
-    assert!(
-        up.args(["link", "set", "lo", "up"])
-            .status()
-            .unwrap()
-            .success()
-    );
+    set_loopback_up();
     Some(own)
+}
+
+/// Without a process: until one has started its program, it has copies of all descriptors, and so a socket that another test
+/// closes stays open.
+fn set_loopback_up() {
+    let mut link = LinkMessage::default();
+    // The index in a new namespace.
+    link.header.index = 1;
+    (link.header.flags, link.header.change_mask) = (LinkFlags::Up, LinkFlags::Up);
+    let mut header = NetlinkHeader::default();
+    header.flags = NLM_F_REQUEST | NLM_F_ACK;
+    let request = RouteNetlinkMessage::SetLink(link);
+    let mut request = NetlinkMessage::new(header, NetlinkPayload::from(request));
+    request.finalize();
+    let mut bytes = vec![0; request.buffer_len()];
+    request.serialize(&mut bytes);
+    let socket = netlink_sys::Socket::new(NETLINK_ROUTE).unwrap();
+    let kernel = netlink_sys::SocketAddr::new(0, 0);
+    socket.send_to(&bytes, &kernel, 0).unwrap();
+    let (reply, _) = socket.recv_from_full().unwrap();
+    let reply = NetlinkMessage::<RouteNetlinkMessage>::deserialize(&reply).unwrap();
+    match reply.payload {
+        NetlinkPayload::Error(error) => assert_eq!(error.code, None, "{error:?}"),
+        other => panic!("{other:?}"),
+    }
 }
 
 impl Drop for OwnNetwork {

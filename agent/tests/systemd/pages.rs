@@ -3,7 +3,7 @@
 use std::fs;
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use testbed::documents::Page;
@@ -11,8 +11,8 @@ use testbed::tests;
 
 use crate::Test;
 use crate::guest::{
-    CLIENT, INTERFACE, SERVER, add_client, file, in_client, json, make_network, property, run,
-    said, try_run,
+    CLIENT, INTERFACE, SERVER, add_client, file, in_client, json, make_network, property, said,
+    try_run, within,
 };
 use crate::package::remove;
 
@@ -153,30 +153,44 @@ fn the_page_on_a_shared_machine_leads_from_nothing_to_a_limit() {
     let page = page!("shared-machine");
     from_nothing(&page);
     try_run("useradd", &["batch"]);
-    let mut job = None;
-    for command in page.commands() {
-        let text = command.text.as_str();
-        match text {
-            _ if text.starts_with("runuser") && text.ends_with('&') => {
-                job = Some(Command::new("sh").args(["-c", text]).spawn().unwrap());
-            }
-            // It needs another host.
-            _ if text.starts_with("runuser") => {}
+    let commands = page.commands();
+    let job = commands.iter().find(|one| one.text.ends_with('&'));
+    let job = &job.unwrap().text;
+    for command in &commands {
+        match command.text.as_str() {
+            text if text == job => begin(text),
             "weir confirm" => {
-                let unit = json(&["groups"])[0].to_string();
-                assert!(unit.contains("jobs"), "{unit}");
-                let most = run("sh", &["-c", "cat /sys/fs/cgroup/weir-jobs*/cpu.max"]);
-                assert!(most.starts_with("100000 100000"), "{most}");
-                typed(text);
+                begin(job);
+                within(Duration::from_secs(60), "a job has one CPU", || {
+                    cpus_of_jobs().contains(&"100000 100000\n".to_owned())
+                });
+                assert!(typed("weir groups").contains("jobs"));
+                typed("weir confirm");
             }
-            _ if is_of_the_package(text) => drop(typed(text)),
+            // The loop's other line needs another host.
+            text if is_of_the_package(text) => drop(typed(text)),
             _ => {}
         }
     }
-    if let Some(mut job) = job {
-        job.wait().unwrap();
-    }
     is_undone(&page);
+}
+
+/// Types a command that goes on in the background, and whose output nobody waits for.
+fn begin(job: &str) {
+    let mut shell = Command::new("bash");
+    shell.args(["-c", job]).stdout(Stdio::null());
+    assert!(shell.stderr(Stdio::null()).status().unwrap().success());
+}
+
+/// The CPU limits of all processes of the page's user.
+fn cpus_of_jobs() -> Vec<String> {
+    let pids = String::from_utf8(try_run("pgrep", &["-u", "batch"]).stdout).unwrap();
+    let limit = |pid: &str| {
+        let cgroup = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
+        let path = cgroup.trim().strip_prefix("0::")?.to_owned();
+        fs::read_to_string(format!("/sys/fs/cgroup{path}/cpu.max")).ok()
+    };
+    pids.lines().filter_map(limit).collect()
 }
 
 /// Types the page's commands, from the package's installation to its removal.

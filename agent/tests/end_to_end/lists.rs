@@ -443,7 +443,7 @@ fn a_list_with_a_long_validator_outlives_its_server_and_the_agent() {
             .contains("if-none-match")
     );
     server.replies(Box::new(|_, stream| {
-        drop(stream.write_all(b"HTTP/1.1 503 Away\r\n\r\n"))
+        drop(stream.write_all(b"HTTP/1.1 503 Away\r\n\r\n"));
     }));
     agent.stop(Signal::SIGTERM);
     let config = network.config("", &text);

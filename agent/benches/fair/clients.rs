@@ -15,7 +15,7 @@ use testbed::overload::{Pace, Sources, Unit};
 use testbed::tcp::begin;
 
 /// A reply counts for its source if it comes within this time.
-const IN_TIME: Duration = Duration::from_millis(250);
+pub const IN_TIME: Duration = Duration::from_millis(250);
 /// Clients close after this time, before the kernel sends a SYN again.
 const PATIENCE: Duration = Duration::from_millis(900);
 /// How long the thread waits for events.
@@ -156,10 +156,10 @@ pub fn get(from: SocketAddrV4) -> io::Result<()> {
     Ok(())
 }
 
-/// Raises the limit on open files, as far as the hard limit allows.
+/// Raises the limit on open files.
 fn allow_open(files: u64) {
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
     if soft < files {
-        setrlimit(Resource::RLIMIT_NOFILE, files.min(hard), hard).unwrap();
+        setrlimit(Resource::RLIMIT_NOFILE, files, hard.max(files)).unwrap();
     }
 }

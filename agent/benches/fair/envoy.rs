@@ -1,12 +1,13 @@
 //! Envoy with adaptive concurrency before nginx.
 
-use std::net::{Ipv4Addr, TcpStream};
+use std::net::{Ipv4Addr, SocketAddrV4, TcpStream};
 use std::process::{Child, Command, Stdio};
 
 use serde_json::{Value, json};
 use testbed::network::{Network, SERVER};
 use testbed::wait::until;
 
+use crate::clients;
 use crate::nginx::{BACKLOG, BEHIND};
 
 /// The variable that names the program; `cargo xtask bench` sets it.
@@ -14,6 +15,8 @@ pub const PROGRAM: &str = "WEIR_ENVOY";
 pub const PORT: u16 = 8090;
 /// More connections and requests than come.
 const UNLIMITED: u32 = 1 << 20;
+/// Requests by which it measures the least time of a reply.
+const MEASURED: u32 = 50;
 
 /// A running Envoy, killed when dropped.
 pub struct Envoy(Child);
@@ -42,6 +45,9 @@ impl Envoy {
             let connect = || TcpStream::connect((Ipv4Addr::from(SERVER), PORT));
             network.in_server(connect).ok()
         });
+        // Its first requests measure the least time of a reply; it refuses others beside them.
+        let at = SocketAddrV4::new(SERVER.into(), PORT);
+        network.in_client(|| (0..MEASURED).for_each(|_| clients::get(at).unwrap()));
         envoy
     }
 }
@@ -61,7 +67,7 @@ fn config_of() -> Value {
         "gradient_controller_config": {
             "sample_aggregate_percentile": {"value": 90},
             "concurrency_limit_params": {"concurrency_update_interval": "0.1s"},
-            "min_rtt_calc_params": {"jitter": {"value": 10}, "interval": "60s", "request_count": 50},
+            "min_rtt_calc_params": {"jitter": {"value": 10}, "interval": "60s", "request_count": MEASURED},
         },
     });
     let routes = json!([{"match": {"prefix": "/"}, "route": {"cluster": "nginx"}}]);

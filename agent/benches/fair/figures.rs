@@ -91,17 +91,18 @@ fn swing(log: &Log) -> Option<f64> {
     let end = log.course.end;
     let samples = samples(log, end - LEVELS, end);
     let means = samples.chunks_exact(bin(MEAN)).map(|part| {
-        let levels: Option<Vec<f64>> = part.iter().map(|sample| sample.level).collect();
-        levels.map(|levels| levels.iter().sum::<f64>() / levels.len() as f64)
+        // A level that ended during the overload counts as 0.
+        let levels = part.iter().map(|sample| sample.level.unwrap_or(0.0));
+        levels.sum::<f64>() / part.len() as f64
     });
-    let means: Vec<f64> = means.collect::<Option<_>>()?;
+    let means: Vec<f64> = means.collect();
     let (least, most) = means
         .iter()
         .fold((f64::MAX, 0.0_f64), |(least, most), mean| {
             (least.min(*mean), most.max(*mean))
         });
     let mean = means.iter().sum::<f64>() / means.len() as f64;
-    (!means.is_empty()).then(|| 100.0 * (most - least) / 2.0 / mean)
+    (mean > 0.0).then(|| 100.0 * (most - least) / 2.0 / mean)
 }
 
 /// Jain's index of fairness: 1 if all have the same.

@@ -19,7 +19,7 @@ pub enum Limiter {
     Fixed,
     /// A meter for each source, with the same number.
     Nftables,
-    /// Envoy's adaptive concurrency, which knows no sources.
+    /// Envoy's adaptive concurrency, which does not distinguish sources.
     Envoy,
     Nothing,
 }

@@ -11,22 +11,18 @@ mod run;
 
 use std::path::PathBuf;
 use std::thread;
-use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use clap::Parser;
 use testbed::measure::{self, Series};
 use testbed::network;
+use testbed::overload::{CALM, LATE};
 
 use limiter::Limiter;
 use rows::{Kind, ROWS, Row, Server};
 use run::Log;
 
 const PART: &str = "fair";
-/// Sources or servers that stalled for longer had another load or capacity: the run is repeated.
-const CALM: Duration = Duration::from_millis(40);
-/// Less time than the agent's threads together may wait for a CPU: twice as much ends a level.
-const LATE: Duration = Duration::from_secs(1);
 /// Runs of a cell at most, until one was calm.
 const TRIES: usize = 2;
 
@@ -119,13 +115,13 @@ fn calm_run(row: &Row, server: Server, limiter: Limiter, is_quick: bool) -> Log 
     for _ in 0..tries {
         let log = run::run(row, server, limiter, is_quick);
         let (stalled, waited) = log.delays;
+        if stalled < CALM && waited < LATE {
+            return log;
+        }
+        println!("threads stalled for {stalled:?}, the agent waited for {waited:?}");
         if best.as_ref().is_none_or(|best| stalled < best.delays.0) {
             best = Some(log);
         }
-        if stalled < CALM && waited < LATE {
-            break;
-        }
-        println!("threads stalled for {stalled:?}, the agent waited for {waited:?}");
     }
     best.expect("there is a run")
 }

@@ -133,6 +133,8 @@ impl Nginx {
         thread::scope(|scope| {
             scope.spawn(|| network.in_client(send));
             let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
+            // Replies in time to what was sent until the end count.
+            thread::sleep(clients::IN_TIME);
             sources.stop();
             self.busy.take();
             done.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
@@ -152,7 +154,9 @@ pub struct Busy(Child);
 impl Busy {
     pub fn anywhere() -> Self {
         let mut shell = Command::new("sh");
-        Self(shell.args(["-c", "while :; do :; done"]).spawn().unwrap())
+        // It ends with this process, also if that is killed.
+        let busy = "while kill -0 $PPID; do :; done 2> /dev/null";
+        Self(shell.args(["-c", busy]).spawn().unwrap())
     }
 
     fn on(cpu: usize) -> Self {

@@ -151,8 +151,8 @@ pub struct Course {
     pub follows: Option<(f64, f64)>,
 }
 
-/// The onset, inside a tick of the law.
-const ONSET: f64 = 1.03;
+/// The onset, at the end of a bin: changes are made there.
+const ONSET: f64 = 1.05;
 const PULSE: f64 = 0.3;
 
 impl Row {

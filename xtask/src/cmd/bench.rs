@@ -231,6 +231,7 @@ impl Bench {
         let least = Part::Fair.rounds().1;
         let is_whole = !arguments.quick
             && arguments.only.is_none()
+            && fair::programs().len() == fair::PROGRAMS
             && arguments.rounds.is_none_or(|rounds| rounds >= least);
         if is_whole && !section.is_quiet {
             eprintln!("warning: docs stay as they are: {}", section.pauses);

@@ -9,9 +9,9 @@ use crate::network::Agent;
 use crate::stalls::{Gaps, Stalls};
 
 /// Delays of this machine's threads below which figures are compared.
-const CALM: Duration = Duration::from_millis(40);
+pub const CALM: Duration = Duration::from_millis(40);
 /// Less time than the agent's threads together may wait for a CPU: twice as much ends a level.
-const LATE: Duration = Duration::from_secs(1);
+pub const LATE: Duration = Duration::from_secs(1);
 
 /// Since when, and the threads on which figures of that time depend.
 pub struct Watch<'t> {

@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use crate::network::Network;
 
-pub use calm::Watch;
+pub use calm::{CALM, LATE, Watch};
 pub use server::Server;
-pub use sources::{BIN, Bins, Group, Pace, Sources, Unit, frame};
+pub use sources::{BIN, Group, Pace, Sources, Unit, frame};
 
 /// The longest pause that a server's thread makes up for, and the threads of sources.
 pub const MADE_UP: Duration = Duration::from_millis(20);

@@ -31,10 +31,6 @@ impl Server {
         }
     }
 
-    pub fn socket(&self) -> &UdpSocket {
-        &self.socket
-    }
-
     pub fn port(&self) -> u16 {
         self.socket.local_addr().unwrap().port()
     }

@@ -332,6 +332,8 @@ mod tests {
         while start.elapsed() < Duration::from_millis(50) {
             pace.due(0);
         }
+        // Also after a pause before the first.
+        pace.due(0);
         // A pause of this thread may keep units from being made up for; their number never exceeds the rate.
         let most = start.elapsed().as_secs_f64() * 1e6 + 2e4;
         let sent = [0, 1].map(|group: usize| sources.groups[group].sent.sum(0..1));

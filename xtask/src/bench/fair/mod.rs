@@ -16,6 +16,9 @@ use crate::python::ENVOY;
 /// The file of runs over time, beside the figures.
 pub const LINES: &str = "fair-lines.json";
 
+/// How many there are if all are installed.
+pub const PROGRAMS: usize = 2;
+
 /// The programs that are measured if they are installed, with the variables that name them.
 pub fn programs() -> Vec<(&'static str, PathBuf)> {
     let nginx = process::find("nginx").map(|program| ("WEIR_NGINX", program));

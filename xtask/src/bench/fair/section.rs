@@ -80,7 +80,7 @@ impl Section {
             .collect();
         let disturbed = delays.iter().filter(|delay| **delay >= CALM).count();
         let pauses = format!(
-            "In {disturbed} of {} runs, senders or servers paused for more than {CALM} ms.",
+            "In {disturbed} of {} runs, senders or the UDP server paused for {CALM} ms or more.",
             delays.len()
         );
         let capacity = of_part(figures)

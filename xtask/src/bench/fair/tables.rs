@@ -58,7 +58,15 @@ pub fn of_part(figures: &Figures) -> impl Iterator<Item = &Series> {
 }
 
 pub fn summary(figures: &Figures, (case, by): Cell<'_>, unit: &str) -> Option<Summary> {
-    Summary::of(figures.samples_in(PART, case, by, unit)?)
+    let samples = figures.samples_in(PART, case, by, unit)?;
+    match unit {
+        // That nothing is refused is so in each round, or not.
+        REFUSED | REFUSED_AFTER => {
+            let most = samples.iter().copied().max_by(f64::total_cmp);
+            Summary::of(most.as_slice())
+        }
+        _ => Summary::of(samples),
+    }
 }
 
 pub fn shown(figures: &Figures, cell: Cell<'_>, unit: &str) -> String {

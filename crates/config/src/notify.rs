@@ -38,7 +38,8 @@ pub struct Notify {
     /// `trial-failed`: a trial was not confirmed in time, or its rollback failed. `interface`: limits are in effect on an
     /// interface, or not any more. `store-down`: the cluster's store is unavailable, and available again.
     /// `crowdsec-down`: the same of CrowdSec's API. `list-failed`: a ban list could not be read. `geo-failed`: the same of
-    /// a database of `[geo]`. `not-enforced`: a limit is not enforced, in whole or on one port or group. `keys-full`: a
+    /// a database of `[geo]`. `not-enforced`: a limit is not enforced, in whole or on one port or group, or a fair limit ignores
+    /// a socket's queue. `keys-full`: a
     /// limit on requests has no room for new keys. `oom-kill`: a group ran out of memory. `throttled`: a limit refuses a
     /// source. `would-ban`: bans that enforce mode would make.
     pub on: OneOrMore<NotifyOn>,

@@ -1,6 +1,6 @@
 //! The code in `crates/rls/src/generated` is that of its definitions.
 //!
-//! It is in the tree so that a build needs no generator: `WEIR_REFERENCE=write` as for the reference writes it.
+//! It is in the tree so that a build needs no generator. `WEIR_REFERENCE=write` writes it.
 
 use std::fs;
 use std::path::Path;

@@ -16,7 +16,7 @@ const UNREACHABLE: [&str; 2] = [
     "failed to load advisory database",
 ];
 
-/// The workspaces: the fuzzers' dependencies are in none of ours.
+/// The workspaces: `crates/fuzz` is one of its own.
 const MANIFESTS: [&str; 2] = ["Cargo.toml", "crates/fuzz/Cargo.toml"];
 
 /// Licenses, sources and bans always; advisories if their database is reachable.

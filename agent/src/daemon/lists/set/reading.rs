@@ -110,7 +110,7 @@ impl BanLists {
                         let work =
                             AssertUnwindSafe(|| source::fetch(&client, &url, known.as_ref()));
                         let content = catch_unwind(work).unwrap_or_else(|_| {
-                            Err("its thread has panicked; the log has where"
+                            Err("the request panicked; the log has the place"
                                 .to_owned()
                                 .into())
                         });

@@ -48,7 +48,7 @@ fn heaviest(fair: &FairStatus) -> Option<String> {
         format!(": {}", named.join(", "))
     };
     Some(format!(
-        "since {since}; {} of {} sampled sources are above the level{most}",
+        "since {since}; at least {} of {} sampled sources are above the level{most}",
         number(fair.sources_above),
         number(fair.sources)
     ))
@@ -72,8 +72,13 @@ pub(super) fn level_line(limit: &str, level: &FairLevel) -> String {
                 whole(rate)
             )
         }
-        (None, Some(reason)) => format!("fair limit {limit}: refuses nothing: {reason}"),
-        (None, None) => format!("fair limit {limit}: refuses nothing"),
+        (None, reason) => {
+            let below = level
+                .at_most
+                .map_or_else(String::new, |most| format!(" below {}/s", whole(most)));
+            let reason = reason.map_or_else(String::new, |reason| format!(": {reason}"));
+            format!("fair limit {limit}: refuses nothing{below}{reason}")
+        }
     }
 }
 
@@ -168,6 +173,7 @@ mod tests {
             offered: 9_000.4,
             history: FairHistory {
                 level: [vec![None; 30], vec![Some(1_000.0); 5], vec![Some(34.2); 25]].concat(),
+                passed: vec![Some(1.0); 60],
                 step_seconds: 1,
                 ..FairHistory::default()
             },
@@ -187,7 +193,8 @@ mod tests {
         );
         (fair.level, fair.since) = (Some(34.2), Some(1_774_980_000.25));
         (fair.sources, fair.sources_above) = (55, 5);
-        let above = "  since 2026-03-31T18:00:00Z; 5 of 55 sampled sources are above the level";
+        let above =
+            "  since 2026-03-31T18:00:00Z; at least 5 of 55 sampled sources are above the level";
         assert_eq!(lines(&fair, Glyphs::Letters)[2], above);
         fair.heaviest = ["192.0.2.1", "192.0.2.7"]
             .map(|source| FairSource {
@@ -208,6 +215,9 @@ mod tests {
         let mut level = FairLevel::default();
         let line = |level: &FairLevel| level_line("web", level);
         assert_eq!(line(&level), "fair limit web: refuses nothing");
+        level.at_most = Some(300.0);
+        assert_eq!(line(&level), "fair limit web: refuses nothing below 300/s");
+        level.at_most = None;
         level.failure = Some(FairStatus::STALLED.to_owned());
         assert_eq!(
             line(&level),
@@ -217,7 +227,7 @@ mod tests {
             rate: Some(34.2),
             since: Some(1_774_980_000.25),
             held_by: Some("drops".to_owned()),
-            failure: None,
+            ..FairLevel::default()
         };
         assert_eq!(
             line(&level),

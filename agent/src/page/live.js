@@ -268,7 +268,7 @@
   const causeOf = (fair) => (fair.held_by === null ? '-' : CAUSES.get(fair.held_by) ?? clean(fair.held_by));
   const levelPlots = new Map();
 
-  // A step for each second with a level, and a gap where nothing was refused.
+  // A step for each second with a level, and a gap where nothing was refused or measured.
   const levelPath = (levels, from, depth) => levels.map((level, nth) => {
     if (level === null) return '';
     const at = (depth(level) * UNITS).toFixed(1);
@@ -288,7 +288,7 @@
     const y = (value) => ABOVE + HEIGHT * depth(value);
     const span = SPANS.find((length) => length >= levels.length) ?? SPAN;
     const now = fair.level === null ? 'no level now' : `level ${rate(fair.level)}: ${causeOf(fair)}`;
-    const above = fair.level === null ? '' : `${whole(fair.sources_above)} of ${whole(fair.sources)} sampled sources are above it`;
+    const above = fair.level === null ? '' : `at least ${whole(fair.sources_above)} of ${whole(fair.sources)} sampled sources are above it`;
     write(plot.name, clean(fair.limit));
     write(plot.about, above);
     plot.legend.replaceChildren(make('li', { class: 'level' }, now));

@@ -9,7 +9,7 @@ pub(super) const LIVE_STYLE: &str = include_str!("live.css");
 pub(super) const LIVE_SCRIPT: &str = include_str!("live.js");
 
 /// The content security policy of the page and its document; a test prints the hashes that a change requires.
-pub const POLICY: &str = "default-src 'none'; style-src 'sha256-nKBqSielgyOh/npdN1xNMiH2Se0v+nCw8CqCx9Rms00=' 'sha256-vy7RadOIYgcnXmq9pa+eqggGPUkf4eyusPkRLAxSRXw='; script-src 'sha256-b8DS0bbMTw7En1KR0A07IhXV5O8ACOb7dryrPjrPioY=' 'sha256-Nwa6LvJVGp6+djh4+9x3O/NJIVZafSCrBHRzkXy2lmc='; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+pub const POLICY: &str = "default-src 'none'; style-src 'sha256-nKBqSielgyOh/npdN1xNMiH2Se0v+nCw8CqCx9Rms00=' 'sha256-vy7RadOIYgcnXmq9pa+eqggGPUkf4eyusPkRLAxSRXw='; script-src 'sha256-b8DS0bbMTw7En1KR0A07IhXV5O8ACOb7dryrPjrPioY=' 'sha256-YFEGbcGtPwouVjuWvFblfFTQOcYl2tZEN4Yl09j4XdE='; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
 /// The page.
 #[must_use]

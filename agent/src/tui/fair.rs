@@ -82,7 +82,7 @@ fn sources_line(fair: &FairStatus) -> Option<Line<'static>> {
         format!("; most refused: {}", named.join(", "))
     };
     Some(Line::from(format!(
-        "  {} of {} sampled sources above it{most}",
+        "  at least {} of {} sampled sources above it{most}",
         human::number(fair.sources_above),
         human::number(fair.sources)
     )))

@@ -25,8 +25,7 @@ pub fn sparkline(history: &FairHistory, cells: usize) -> String {
         let passed = history.passed.get(part).unwrap_or_default();
         match levels.iter().copied().flatten().reduce(f64::min) {
             Some(level) => glyph(level, bottom, highest),
-            // Documents of limits without counts have levels alone.
-            None if !passed.is_empty() && passed.iter().all(Option::is_none) => ' ',
+            None if passed.iter().all(Option::is_none) => ' ',
             None => OFF,
         }
     };

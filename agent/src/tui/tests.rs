@@ -191,7 +191,7 @@ fn fair_limits_have_lines_with_cause_history_and_sources() {
     );
     assert_eq!(
         screen[7],
-        "  5 of 55 sampled sources above it; most refused: 192.0.2.1 3,619/s, 192.0.2.2 3,618/s, 192.0.2.3"
+        "  at least 5 of 55 sampled sources above it; most refused: 192.0.2.1 3,619/s, 192.0.2.2 3,618/s,"
     );
     assert!(
         screen[8].starts_with("web  no level now  █████"),

@@ -45,8 +45,6 @@ pub struct FairStatus {
     pub strangers: Vec<FairStranger>,
     /// Onsets since the agent started.
     pub onsets: u64,
-    /// The level at the end of each of the last seconds, oldest first; `null` while nothing was refused.
-    pub levels: Vec<Option<f64>>,
     /// When the overload began, in seconds since 1970; `null` without one.
     #[serde(default)]
     pub since: Option<f64>,
@@ -67,7 +65,7 @@ pub struct FairSource {
     /// The address, or the prefix that shares one key.
     pub source: String,
     pub offered: f64,
-    /// What it sends above the level.
+    /// Its rate above the level.
     pub refused: f64,
 }
 
@@ -78,7 +76,7 @@ pub struct FairHistory {
     pub ended: Option<f64>,
     /// The length of a step.
     pub step_seconds: u64,
-    /// The level at the end of the second; `null` while nothing was refused.
+    /// The level at the end of the second; `null` while nothing was refused, and where `passed` is `null`.
     pub level: Vec<Option<f64>>,
     /// As [`FairStatus::held_by`].
     pub held_by: Vec<Option<String>>,
@@ -89,6 +87,16 @@ pub struct FairHistory {
 }
 
 impl FairHistory {
+    /// Leaves out everything but the levels.
+    pub fn keep_levels(&mut self) {
+        *self = Self {
+            ended: self.ended,
+            step_seconds: self.step_seconds,
+            level: std::mem::take(&mut self.level),
+            ..Self::default()
+        };
+    }
+
     /// The lowest and the highest level; `None` if nothing was refused.
     #[must_use]
     pub fn bounds(&self) -> Option<(f64, f64)> {
@@ -103,6 +111,8 @@ impl FairHistory {
 pub struct FairLevel {
     /// As [`FairStatus::level`].
     pub rate: Option<f64>,
+    /// As [`FairStatus::at_most`].
+    pub at_most: Option<f64>,
     /// As [`FairStatus::since`].
     pub since: Option<f64>,
     /// As [`FairStatus::held_by`].
@@ -115,6 +125,7 @@ impl From<&FairStatus> for FairLevel {
     fn from(status: &FairStatus) -> Self {
         Self {
             rate: status.level,
+            at_most: status.at_most,
             since: status.since,
             held_by: status.held_by.clone(),
             failure: status.failure.clone(),

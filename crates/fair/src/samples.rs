@@ -59,6 +59,8 @@ impl<K: Copy> Above<K> {
 pub struct Samples<K> {
     sources: BTreeMap<K, Seen>,
     most: usize,
+    /// Ticks since the onset.
+    ticks: f64,
 }
 
 #[derive(Debug, Default)]
@@ -77,6 +79,7 @@ impl<K: Ord> Samples<K> {
         Self {
             sources: BTreeMap::new(),
             most,
+            ticks: 0.0,
         }
     }
 
@@ -96,6 +99,7 @@ impl<K: Ord> Samples<K> {
     /// the onset.
     pub fn read(&mut self, elapsed: f64, is_off: bool) -> Vec<Source> {
         let ticks = elapsed / TICK;
+        self.ticks = if is_off { ticks } else { self.ticks + ticks };
         let (window, recent) = (WINDOW_KEEPS.powf(ticks), RECENT_KEEPS.powf(ticks));
         self.sources.retain(|_, seen| {
             seen.idle_ticks = if seen.samples > 0.0 {
@@ -126,12 +130,14 @@ impl<K: Ord> Samples<K> {
         K: Copy,
     {
         let mut above = Above::default();
+        // The means began at 0 at the onset.
+        let whole = 1.0 - WINDOW_KEEPS.powf(self.ticks);
         for (key, Seen { source, .. }) in &self.sources {
-            let share = level * source.weight;
-            if source.rate > share && source.samples >= FEWEST_SAMPLES {
+            let (rate, share) = (source.rate / whole, level * source.weight);
+            if rate > share && source.samples >= FEWEST_SAMPLES {
                 above.add(Heavy {
                     key: *key,
-                    rate: source.rate,
+                    rate,
                     share,
                 });
             }
@@ -142,6 +148,7 @@ impl<K: Ord> Samples<K> {
     /// Forgets all sources.
     pub fn clear(&mut self) {
         self.sources.clear();
+        self.ticks = 0.0;
     }
 }
 
@@ -198,6 +205,17 @@ mod tests {
                 .all(|heavy| heavy.rate > level && heavy.share <= level)
         );
         assert_eq!(samples.above(1e9), Above::default());
+    }
+
+    #[test]
+    fn a_steady_source_has_its_rate_from_the_onset_on() {
+        let mut samples = Samples::new(10);
+        for nth in 0..30 {
+            (0..10).for_each(|_| samples.add(7, 1.0, 0, 10.0));
+            samples.read(0.1, nth == 0);
+            let rate = samples.above(500.0).heaviest[0].unwrap().rate;
+            assert!((rate - 1_000.0).abs() < 1e-6, "{rate} after {nth} readings");
+        }
     }
 
     #[test]

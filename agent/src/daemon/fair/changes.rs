@@ -277,12 +277,14 @@ mod tests {
                 .map(|change| change.kind)
                 .collect::<Vec<_>>()
         };
+        let earliest = seconds_since_1970();
         assert_eq!(
             kinds(changes.after(1.0, &limiting, &[])),
             [EventKind::Overload]
         );
         let began = changes.began();
-        assert!(began.is_some_and(|began| began <= seconds_since_1970()));
+        let instants = earliest..=seconds_since_1970();
+        assert!(began.is_some_and(|began| instants.contains(&began)));
         // Its beginning stays as it is while it lasts.
         changes.after(2.0, &limiting, &[]);
         assert_eq!(changes.began(), began);
@@ -319,5 +321,17 @@ mod tests {
         };
         assert_eq!((reported(0.0), reported(50.0), reported(100.0)), (1, 0, 0));
         assert_eq!(reported(200.0), 1);
+    }
+
+    #[test]
+    fn each_cause_has_its_word_in_metrics() {
+        let causes = [
+            Cause::Drops,
+            Cause::Wait,
+            Cause::Load,
+            Cause::Demand,
+            Cause::Recent,
+        ];
+        assert_eq!(causes.map(word_of_cause), api::fair::CAUSES);
     }
 }

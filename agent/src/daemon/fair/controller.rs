@@ -103,7 +103,7 @@ impl FairController {
         Self { shared }
     }
 
-    /// The same as [`FairController::statuses`], without history and sources.
+    /// The same as [`FairController::statuses`], without history and heaviest sources.
     #[must_use]
     pub fn levels(&self, config: &Config) -> Vec<FairStatus> {
         self.shared.known().of(config, Instant::now())

@@ -60,7 +60,6 @@ pub(super) fn document(limited: &Limited) -> FairStatus {
         closed_ports: closed(&limited.settings.named, watched),
         strangers: strangers.collect(),
         onsets: limited.onsets(),
-        levels: limited.levels.iter().copied().collect(),
         since: limited.began(),
         // The rest is added outside of the thread.
         ..FairStatus::default()

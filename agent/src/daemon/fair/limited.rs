@@ -1,6 +1,5 @@
 //! One fair limit: its law, what it reads, and what it writes.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -21,8 +20,6 @@ const MOST_SOURCES: usize = 50_000;
 /// The length of a packet before one was sampled, and the part of a new one in the mean.
 const FIRST_LENGTH: f64 = 500.0;
 const LENGTH_GAIN: f64 = 0.01;
-/// Seconds of which levels are remembered.
-const REMEMBERED: usize = 60;
 
 /// A fair limit in effect.
 pub(super) struct Limited {
@@ -47,8 +44,6 @@ pub(super) struct Limited {
     pub offered: f64,
     pub passed: f64,
     pub sources: usize,
-    pub levels: VecDeque<Option<f64>>,
-    remembered_at: f64,
     recent: Recent,
     /// What documents have of `recent`.
     pub shared: SharedRecent,
@@ -94,8 +89,6 @@ impl Limited {
             offered: 0.0,
             passed: 0.0,
             sources: 0,
-            levels: VecDeque::with_capacity(REMEMBERED),
-            remembered_at: now,
             recent: Recent::default(),
             shared: SharedRecent::default(),
         }
@@ -191,7 +184,6 @@ impl Limited {
             self.write();
         }
         self.adjust_sample(passed + refused, elapsed);
-        self.remember(now);
         let step = Step {
             from: now - elapsed,
             to: now,
@@ -269,18 +261,6 @@ impl Limited {
         // Powers of two do not follow every change of the rate.
         self.one_in = wanted.next_power_of_two();
         self.handle.sample(self.one_in);
-    }
-
-    fn remember(&mut self, now: f64) {
-        if now - self.remembered_at < 1.0 {
-            return;
-        }
-        self.remembered_at = now;
-        if self.levels.len() == REMEMBERED {
-            self.levels.pop_front();
-        }
-        self.levels
-            .push_back(self.law.level().map(|level| level.rate));
     }
 
     /// Refuses nothing from now on.

@@ -1,7 +1,7 @@
 //! The last minutes of a fair limit and the sources above its level, for documents.
 //!
-//! The thread of fair limits has its own copy. It publishes that once a second, and never waits for a reader: while one copies,
-//! the next tick publishes.
+//! The thread of fair limits has its own copy. It publishes that once a second, and does not wait for a reader of what it
+//! publishes: while one copies, the next tick publishes.
 
 use std::net::Ipv6Addr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
@@ -23,7 +23,9 @@ type Key = (u64, u64);
 pub(super) struct Recent {
     history: History,
     above: Above<Key>,
-    /// Whether a second has ended that is not published.
+    /// Whether the last reading had a level.
+    has_level: bool,
+    /// Whether there is something new that is not published.
     is_due: bool,
 }
 
@@ -45,6 +47,7 @@ impl Default for Recent {
         Self {
             history: History::new(),
             above: Above::default(),
+            has_level: false,
             is_due: false,
         }
     }
@@ -62,15 +65,17 @@ impl Default for Published {
 }
 
 impl Recent {
-    /// Adds a reading; `above` returns the sources above a level, and is called once a second.
+    /// Adds a reading; `above` returns the sources above a level, and is called once a second and at an onset.
     pub(super) fn add(&mut self, step: &Step, above: impl FnOnce(f64) -> Above<Key>) {
-        if self.history.add(step) {
+        let has_begun_or_ended = step.level.is_some() != self.has_level;
+        self.has_level = step.level.is_some();
+        if self.history.add(step) || has_begun_or_ended {
             self.above = step.level.map_or_else(Above::default, above);
             self.is_due = true;
         }
     }
 
-    /// Copies it for documents if a second has ended. `now`: on the clock of the steps.
+    /// Copies it for documents if there is something new. `now`: on the clock of the steps.
     pub(super) fn publish(&mut self, now: f64, shared: &SharedRecent) {
         if !self.is_due {
             return;
@@ -90,6 +95,7 @@ impl Recent {
     pub(super) fn after(self) -> Self {
         Self {
             above: Above::default(),
+            has_level: false,
             ..self
         }
     }

@@ -16,6 +16,8 @@ const MOST_NAMED: usize = 16;
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct LimitSettings {
     pub law: Settings,
+    /// The lengths of a key's prefix, IPv4 and IPv6: samples of others are not of these keys.
+    pub prefixes: (u8, u8),
     pub ports: Ports,
     pub listeners: bool,
     pub datagrams: bool,
@@ -81,6 +83,7 @@ impl LimitSettings {
                 at_most: fair.at_most.map(per_second),
                 tiers: false,
             },
+            prefixes: (limit.ipv4_prefix, limit.ipv6_prefix),
             ports: Ports::new(ports).and_backends(&backends),
             listeners,
             datagrams,

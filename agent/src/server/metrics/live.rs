@@ -235,6 +235,10 @@ impl<A: AgentDocuments> LiveServer<A> {
         let tracked = view.status.sources.tracked;
         view.status = self.agent.status(Extent::Counters)?;
         view.status.sources.tracked = tracked;
+        // The page draws levels alone.
+        for fair in &mut view.status.fair {
+            fair.history.keep_levels();
+        }
         let mut limits = self.agent.limits(Extent::Counters)?;
         for limit in limits.iter_mut().filter(|limit| limit.waiting.is_none()) {
             let mut before = view.limits.iter();

@@ -62,7 +62,7 @@ impl Page<'_> {
         let sources = sources.map(|limit| ([limit.limit.as_str()], limit.sources_above));
         self.gauge(
             "weir_fair_sources_above",
-            "Sampled sources that send more than the level.",
+            "Sampled sources that send more than the level, of those with enough samples for a rate.",
             ["limit"],
             sources,
         )?;

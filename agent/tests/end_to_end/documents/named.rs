@@ -84,7 +84,7 @@ pub const NOT_RUN: &[(&str, &[Named])] = &[
     (
         "since it needs a user with jobs: agent/tests/groups runs some under the page's limits",
         &[
-            ("docs/start/first/shared-machine.md", "runuser"),
+            ("docs/start/first/shared-machine.md", "systemd-run"),
             ("docs/start/first/shared-machine.md", "weir"),
             ("docs/start/first/shared-machine.md", "mv"),
         ],

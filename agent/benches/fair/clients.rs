@@ -49,7 +49,7 @@ impl Replies {
     }
 }
 
-/// What to do with a connection after an event.
+/// The next step of a connection after an event.
 enum Next {
     Wait,
     Close { is_served: bool },

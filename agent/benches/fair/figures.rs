@@ -13,7 +13,7 @@ const FOLLOWED: f64 = 3.0;
 const LEVELS: f64 = 3.0;
 const MEAN: f64 = 0.5;
 
-/// What can be measured, as the unit of its figures.
+/// The units of figures, each of one quantity.
 pub const POLITE: &str = "% of polite served";
 pub const USED: &str = "% of capacity used";
 pub const REFUSED: &str = "refused";

@@ -1,4 +1,4 @@
-//! What limits the sources before the server.
+//! Limiters of the sources before the server.
 
 use std::process::Command;
 

@@ -64,7 +64,7 @@ pub fn groups(server: Server) -> Vec<Group> {
     ]
 }
 
-/// What changes at some second.
+/// A change at some second.
 #[derive(Clone, Copy, Debug)]
 pub enum Change {
     /// A group sends so many capacities.
@@ -73,7 +73,7 @@ pub enum Change {
     Capacity(f64),
 }
 
-/// What is looked at.
+/// The kind of a row: its load.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Kind {
     /// No overload: this load in capacities.

@@ -38,7 +38,7 @@ pub struct Sample {
     pub passed: Option<f64>,
 }
 
-/// What happened in a run.
+/// The record of a run.
 pub struct Log {
     pub course: Course,
     pub sources: Sources,
@@ -178,7 +178,7 @@ fn wait_for_signals(limiter: Limiter, in_effect: &InEffect<'_>) {
     }
 }
 
-/// What a run is made of.
+/// The parts of a run.
 struct Measured<'m> {
     network: &'m Network,
     row: &'m Row,
@@ -246,7 +246,7 @@ impl Measured<'_> {
         let after = self.many().into_iter();
         let pairs = after.zip(shares_before.unwrap_or_default());
         seen.shares = pairs.map(|(after, before)| after - before).collect();
-        // What is left of a course is that its sources end.
+        // The rest of a course is the end of its sources.
         for (_, change) in changes {
             if let Change::Load(who, times) = *change {
                 self.sources.groups[who as usize].set_rate(times * self.capacity);

@@ -5,7 +5,7 @@ use api::source::{SourceLimit, with_sources};
 use config::human;
 
 use super::table::{instant, number};
-use crate::tui::{self, Glyphs};
+use crate::tui::{self, Glyphs, whole};
 
 /// Columns of the level over time.
 const CELLS: usize = 60;
@@ -54,10 +54,6 @@ fn heaviest(fair: &FairStatus) -> Option<String> {
     ))
 }
 
-fn whole(rate: f64) -> String {
-    number(rate.round() as u64)
-}
-
 /// The level of a fair limit in `weir limits`.
 pub(super) fn level_line(limit: &str, level: &FairLevel) -> String {
     let failure = level.failure.as_deref().map(FairStatus::reason_of);
@@ -85,7 +81,6 @@ pub(super) fn level_line(limit: &str, level: &FairLevel) -> String {
 /// A fair limit as text.
 fn line(fair: &FairStatus) -> String {
     let name = &fair.limit;
-    let rate = whole;
     let reason = fair.reason();
     if let Some(reason) = reason.filter(|_| !fair.is_in_effect()) {
         return format!("fair limit {name}: not in effect: {reason}");
@@ -98,7 +93,7 @@ fn line(fair: &FairStatus) -> String {
         format!("; released{time}: {reason}")
     });
     let Some(level) = fair.level else {
-        let offered = rate(fair.offered);
+        let offered = whole(fair.offered);
         return format!(
             "fair limit {name} ({}): {offered}/s, none refused{failure}",
             fair.state.name()
@@ -108,10 +103,10 @@ fn line(fair: &FairStatus) -> String {
     format!(
         "fair limit {name} ({}): each source {}/s, since {held_by}; {}/s of {}/s pass, servers can {}/s, wait {:.0} ms{failure}",
         fair.state.name(),
-        rate(level),
-        rate(fair.passed),
-        rate(fair.offered),
-        rate(fair.capacity.unwrap_or_default()),
+        whole(level),
+        whole(fair.passed),
+        whole(fair.offered),
+        whole(fair.capacity.unwrap_or_default()),
         1e3 * fair.wait_seconds
     )
 }
@@ -123,7 +118,7 @@ pub(super) fn name_of(limit: &SourceLimit) -> String {
         return format!("{name} ({})", with_sources(key, limit.sources));
     }
     match limit.fair.as_ref().map(|fair| fair.level) {
-        Some(Some(level)) => format!("{name} (fair: {}/s)", number(level.round() as u64)),
+        Some(Some(level)) => format!("{name} (fair: {}/s)", whole(level)),
         Some(None) => format!("{name} (fair: off)"),
         None => name.clone(),
     }

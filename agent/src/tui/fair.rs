@@ -7,7 +7,7 @@ use config::human;
 use ratatui::style::Style;
 use ratatui::text::{Line, Span};
 
-use super::levels::{bounds_text, sparkline};
+use super::levels::{bounds_text, sparkline, whole};
 
 /// The columns for a limit's name.
 const LONGEST_NAME: usize = 24;
@@ -86,8 +86,4 @@ fn sources_line(fair: &FairStatus) -> Option<Line<'static>> {
         human::number(fair.sources_above),
         human::number(fair.sources)
     )))
-}
-
-fn whole(rate: f64) -> String {
-    human::number(rate.round() as u64)
 }

@@ -42,12 +42,18 @@ fn glyph(level: f64, bottom: f64, highest: f64) -> char {
 #[must_use]
 pub fn bounds_text(history: &FairHistory) -> Option<String> {
     let (lowest, highest) = history.bounds()?;
-    let [lowest, highest] = [lowest, highest].map(|level| human::number(level.round() as u64));
+    let [lowest, highest] = [lowest, highest].map(whole);
     Some(if lowest == highest {
         format!("{lowest}/s")
     } else {
         format!("{lowest} to {highest}/s")
     })
+}
+
+/// A rate in whole units: `1,000`.
+#[must_use]
+pub fn whole(rate: f64) -> String {
+    human::number(rate.round() as u64)
 }
 
 #[cfg(test)]

@@ -14,5 +14,5 @@ mod view;
 
 pub use app::{App, Effect};
 pub use draw::{Glyphs, Theme, draw};
-pub use levels::{bounds_text, sparkline};
+pub use levels::{bounds_text, sparkline, whole};
 pub use view::{Screen, run};

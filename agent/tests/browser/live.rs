@@ -26,6 +26,12 @@ pub const TESTS: &[Test] = tests![
 ];
 
 const PAGE: &str = "http://127.0.0.1:9464/";
+/// The requests of a browser that shows it.
+const REQUESTS: [&str; 3] = [
+    PAGE,
+    "http://127.0.0.1:9464/live.json",
+    "http://127.0.0.1:9464/favicon.ico",
+];
 const AGENT: &str = "metrics = \"127.0.0.1:9464\"\nmax_sources = 1000\n";
 /// For a state of the page on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(90);
@@ -123,11 +129,7 @@ fn the_live_page_is_shown_light_and_dark_on_a_phone_and_a_desk() {
         let browser = opened();
         let shown = Shown {
             address: PAGE,
-            requests: &[
-                PAGE,
-                "http://127.0.0.1:9464/live.json",
-                "http://127.0.0.1:9464/favicon.ico",
-            ],
+            requests: &REQUESTS,
             scripts: 2,
             until: &|browser| {
                 wait(
@@ -402,11 +404,7 @@ fn the_live_page_shows_levels_and_the_sources_above_them() {
             );
             let shown = Shown {
                 address: PAGE,
-                requests: &[
-                    PAGE,
-                    "http://127.0.0.1:9464/live.json",
-                    "http://127.0.0.1:9464/favicon.ico",
-                ],
+                requests: &REQUESTS,
                 scripts: 2,
                 until: &|browser| wait(browser, &drawn),
             };

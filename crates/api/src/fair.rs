@@ -69,7 +69,7 @@ pub struct FairSource {
     pub refused: f64,
 }
 
-/// What a limit did in each of the last seconds: lists of equal length, the oldest value first. `null` in `passed`: not measured.
+/// The last seconds of a limit: lists of equal length, the oldest value first. `null` in `passed`: not measured.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct FairHistory {
     /// When the last of the seconds ended, in seconds since 1970; `null` without values.

@@ -228,7 +228,7 @@ pub struct LimitStatus {
     /// The limit's levels, the narrowest first; absent without levels. The limit's other counts include theirs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub levels: Vec<LevelStatus>,
-    /// What a limit with `rate = "fair"` allows now; absent for others.
+    /// The present level of a limit with `rate = "fair"`; absent for others.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub level: Option<FairLevel>,
     /// The queue of a limit on requests; `null` for limits on packets.

@@ -1,4 +1,4 @@
-//! What a fair limit did in each of the last seconds.
+//! The last seconds of a fair limit.
 
 use std::collections::VecDeque;
 
@@ -11,7 +11,7 @@ const LEAST_PART: f64 = 0.5;
 /// Seconds after which the time between two readings says nothing of each second in it. Levels end in the kernel by then.
 const LONGEST: f64 = 2.0;
 
-/// What was read, and the level in effect from then on.
+/// A reading, and the level in effect from then on.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Step {
     /// The reading before and this one, in seconds.
@@ -41,7 +41,7 @@ pub struct History {
     seconds: VecDeque<Option<Second>>,
     /// The number of the second that is not complete. None before the first step.
     number: Option<u64>,
-    /// What was measured of it: the time, passed and refused units.
+    /// Its measured part: the time, passed and refused units.
     measured: f64,
     passed: f64,
     refused: f64,

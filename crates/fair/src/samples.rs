@@ -25,9 +25,9 @@ pub struct Above<K> {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Heavy<K> {
     pub key: K,
-    /// What it sends.
+    /// Its own.
     pub rate: f64,
-    /// What it may send.
+    /// Its share of the level.
     pub share: f64,
 }
 

@@ -45,7 +45,7 @@ pub(super) struct Limited {
     pub passed: f64,
     pub sources: usize,
     recent: Recent,
-    /// What documents have of `recent`.
+    /// The part of `recent` in documents.
     pub shared: SharedRecent,
 }
 

@@ -52,7 +52,7 @@ pub struct Group {
     at_once: usize,
     is_random: bool,
     rate: Rate,
-    /// What was sent, and what of it was served.
+    /// Units that were sent, and those of them that were served.
     pub sent: Bins,
     pub served: Bins,
     by_source: Vec<AtomicU64>,
@@ -167,7 +167,7 @@ impl Sources {
         self.stop.load(Ordering::Relaxed)
     }
 
-    /// What a datagram is, by its address and content.
+    /// The unit of a datagram, by its address and content.
     pub fn unit(&self, datagram: &[u8], from: SocketAddr) -> Option<Unit> {
         let IpAddr::V4(from) = from.ip() else {
             return None;
@@ -224,7 +224,7 @@ pub fn frame(from: [u8; 4], port: u16) -> Vec<u8> {
     frame
 }
 
-/// What is due by the time that has passed.
+/// The units that are due by the time that has passed.
 pub struct Pace<'s> {
     sources: &'s Sources,
     last: Instant,

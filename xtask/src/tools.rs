@@ -156,6 +156,28 @@ const TOOLS: [Tool; 20] = [
     },
 ];
 
+/// Of a release alone.
+pub static RELEASE: [Tool; 3] = [
+    Tool {
+        programs: &["lintian"],
+        package: "lintian",
+        group: Group::Build,
+        reason: "examines Debian packages",
+    },
+    Tool {
+        programs: &["rpm"],
+        package: "rpm",
+        group: Group::Build,
+        reason: "tries RPM packages",
+    },
+    Tool {
+        programs: &["rpmlint"],
+        package: "rpmlint",
+        group: Group::Build,
+        reason: "examines RPM packages",
+    },
+];
+
 /// Which steps are printed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Detail {

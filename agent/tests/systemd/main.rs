@@ -10,6 +10,7 @@ mod confined;
 mod containers;
 mod groups;
 mod guest;
+mod image;
 mod package;
 mod pages;
 mod sandbox;
@@ -38,6 +39,7 @@ const BOOTS: [&[&[Test]]; 2] = [
         units::TESTS,
         units::THOROUGH,
         containers::TESTS,
+        image::TESTS,
         verbs::TESTS,
         pages::THOROUGH,
     ],
@@ -85,6 +87,12 @@ fn main() -> ExitCode {
     if is_quick() {
         eprintln!("skipped: the thorough part, by --quick");
         left_out.extend(THOROUGH.into_iter().flatten());
+    }
+    if !image::is_there() {
+        eprintln!(
+            "skipped: the image of a release: run `cargo xtask vm --systemd --dist target/dist`"
+        );
+        left_out.extend(image::TESTS);
     }
     let is_left_out = |name: &str| left_out.iter().any(|(other, _)| *other == name);
     let rooms: &[&[&[Test]]] = if cgroup_v1::is_there() {

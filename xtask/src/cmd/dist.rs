@@ -1,7 +1,8 @@
-//! `dist`: makes all files of a release, or compares a release with what its commit gives here.
+//! `dist`: makes all files of a release, compares a release with what its commit gives here, or tries its static programs.
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -9,13 +10,14 @@ use anyhow::{Context as _, Result, bail, ensure};
 
 use super::build;
 use super::setup;
+use crate::architecture::Architecture;
 use crate::cargo_tools::{AUDITABLE, CYCLONEDX, DEB, GENERATE_RPM};
 use crate::dist::{self, BuildInfo, Compilation, Image, Source, Speed, TARGETS, Target};
-use crate::package_check;
-use crate::package_files;
+use crate::package::{deb_check, files, lint, rpm_check};
 use crate::process;
 use crate::python::ZIGBUILD;
-use crate::tools::{Detail, Group};
+use crate::tools::Detail;
+use crate::vm::{Release, try_archive};
 use crate::workspace::Workspace;
 
 /// Make all files of a release from the commit that is checked out, into target/dist: static programs, packages and an
@@ -28,21 +30,42 @@ pub struct Arguments {
     /// Make nothing: build the commit again, and report for each file of a release whether it is identical.
     #[arg(long, value_name = "DIRECTORY")]
     verify: Option<PathBuf>,
+    /// Make nothing: boot a guest an architecture that has BusyBox and nothing else, and check that the release's static
+    /// program enforces a limit there.
+    #[arg(
+        long = "try",
+        value_name = "DIRECTORY",
+        conflicts_with_all = ["key", "verify", "dirty", "quick"]
+    )]
+    tried: Option<PathBuf>,
     /// Include changes that are not committed, for trying it. New files are included once git knows them (`git add`).
     #[arg(long)]
     dirty: bool,
     /// Build programs that are not optimized, for trying it.
     #[arg(long, conflicts_with = "verify")]
     quick: bool,
-    /// Build for one architecture only, for trying it.
+    /// Build for one architecture only, for trying it; or try that of --try only.
     #[arg(long, value_name = "NAME", value_parser = Target::find, conflicts_with = "verify")]
     arch: Option<&'static Target>,
 }
+
+impl Arguments {
+    fn targets(&self) -> Vec<&'static Target> {
+        self.arch
+            .map_or_else(|| TARGETS.iter().collect(), |target| vec![target])
+    }
+}
+
+/// The kernel of guests for static programs: the oldest that is tested.
+const KERNEL: &str = "6.1";
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// Prints what is built, and each file with its hash or its outcome.
 pub fn run(arguments: &Arguments) -> Result<()> {
+    if let Some(released) = &arguments.tried {
+        return try_programs(released, &arguments.targets());
+    }
     let tree = Workspace::locate()?;
     let source = Source::checked_out(&tree.root, arguments.dirty)?;
     println!("building   version {VERSION} of {}", source.description());
@@ -62,12 +85,8 @@ fn make(tree: &Workspace, source: &Source, arguments: &Arguments) -> Result<()> 
         Speed::Full
     };
     let folder = tree.target.join("dist");
-    let targets: Vec<&Target> = match arguments.arch {
-        Some(target) => vec![target],
-        None => TARGETS.iter().collect(),
-    };
     let work = tree.target.join("dist-work");
-    build_into(&folder, &work, tree, source, (&targets, speed))?;
+    build_into(&folder, &work, tree, source, (&arguments.targets(), speed))?;
     match &arguments.key {
         Some(key) => println!("signed     {}", dist::sign(&folder, key)?.display()),
         None => println!("not signed: no key was given (--key)"),
@@ -76,6 +95,30 @@ fn make(tree: &Workspace, source: &Source, arguments: &Arguments) -> Result<()> 
         println!("{hash}  {name}");
     }
     println!("made {}", folder.display());
+    Ok(())
+}
+
+/// Runs each program in a guest of its own; fails at the first that enforces no limit.
+fn try_programs(released: &Path, targets: &[&Target]) -> Result<()> {
+    let archive_of = |target: &Target| released.join(target.archive(VERSION));
+    for target in targets {
+        let archive = archive_of(target);
+        ensure!(
+            archive.is_file(),
+            "{} not found: `cargo xtask dist` makes it",
+            archive.display()
+        );
+    }
+    for target in targets {
+        let architecture = Architecture::find(target.architecture)?;
+        setup::ensure_machines(architecture)?;
+        let kernel = Release::find(KERNEL)?.provide(architecture)?;
+        let name = format!("Linux {}: {}", kernel.name, target.archive(VERSION));
+        println!("running    {name}");
+        let outcome = try_archive(&kernel, &archive_of(target), &mut io::stdout().lock())
+            .with_context(|| name.clone())?;
+        println!("limits     {name}, {:.0} s", outcome.time.as_secs_f64());
+    }
     Ok(())
 }
 
@@ -139,7 +182,7 @@ fn build_into(
     source: &Source,
     (targets, speed): (&[&Target], Speed),
 ) -> Result<BuildInfo> {
-    let toolchain = setup::ensure(Group::Build, Detail::Changes)?;
+    let toolchain = setup::ensure_release()?;
     let workspace = Workspace {
         root: work.join("source"),
         target: work.join("build"),
@@ -196,38 +239,55 @@ fn pack(compilation: &Compilation<'_>, agents: &[(&Target, PathBuf)], folder: &P
         let generated = agent.with_file_name("package");
         fs::create_dir_all(&generated)
             .with_context(|| format!("creating {}", generated.display()))?;
-        package_files::write(workspace, native, target.triple, time, &generated)?;
+        files::write(workspace, native, target.triple, time, &generated)?;
         let program = fs::read(agent).with_context(|| format!("reading {}", agent.display()))?;
         let title = target.title(VERSION);
         let archive = dist::tarball(&title, program.clone(), &workspace.root, &generated, time)?;
-        write(&format!("{title}.tar.gz"), archive)?;
+        write(&target.archive(VERSION), archive)?;
         dist::deb(compilation, target, None, folder)?;
-        dist::rpm(compilation, target, folder)?;
-        if target.is_native() {
-            check(compilation, target, folder)?;
-        }
+        dist::rpm(compilation, target, None, folder)?;
+        check(compilation, target, folder)?;
         images.push(Image { target, program });
     }
     let layout = dist::layout(&images, VERSION, compilation.source)?;
-    write(&format!("weir-{VERSION}-oci.tar"), layout)
+    write(&dist::image_name(VERSION), layout)
 }
 
-/// Installs, upgrades, removes and purges the Debian package that this machine runs.
+/// Examines the packages, and tries those that this machine runs.
 fn check(compilation: &Compilation<'_>, target: &Target, folder: &Path) -> Result<()> {
+    let (deb, rpm) = (
+        package(folder, target, "deb")?,
+        package(folder, target, "rpm")?,
+    );
+    lint::deb(&deb)?;
+    lint::rpm(compilation.workspace, &rpm)?;
+    if !target.is_native() {
+        return Ok(());
+    }
     if !nix::unistd::geteuid().is_root() {
-        println!("not tried: installing the package into a directory of its own takes root");
+        println!("not tried: installing a package into a directory of its own takes root");
         return Ok(());
     }
     let next = tempfile::tempdir().context("making a directory")?;
-    dist::deb(compilation, target, Some("9999.0.0-1"), next.path())?;
-    let of = |folder: &Path| -> Result<PathBuf> {
-        let end = format!("_{}.deb", target.go);
-        let mut entries = fs::read_dir(folder)?.filter_map(|entry| Some(entry.ok()?.path()));
-        entries
-            .find(|path| path.to_string_lossy().ends_with(&end))
-            .with_context(|| format!("finding the package in {}", folder.display()))
+    let next = next.path();
+    dist::deb(compilation, target, Some("9999.0.0-1"), next)?;
+    dist::rpm(compilation, target, Some("9999.0.0"), next)?;
+    deb_check::run(&deb, &package(next, target, "deb")?, None)?;
+    rpm_check::run(&rpm, &package(next, target, "rpm")?)
+}
+
+/// The package of a kind for a target.
+fn package(folder: &Path, target: &Target, kind: &str) -> Result<PathBuf> {
+    let name = if kind == "deb" {
+        target.go
+    } else {
+        target.architecture
     };
-    package_check::run(&of(folder)?, &of(next.path())?, None)
+    let end = format!("{name}.{kind}");
+    let mut entries = fs::read_dir(folder)?.filter_map(|entry| Some(entry.ok()?.path()));
+    entries
+        .find(|path| path.to_string_lossy().ends_with(&end))
+        .with_context(|| format!("finding the package {end} in {}", folder.display()))
 }
 
 /// The programs that decide the bytes of a release, and their versions.

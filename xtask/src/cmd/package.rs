@@ -4,15 +4,14 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result};
 
 use super::build::{self, Built, Profile};
 use super::setup;
 use crate::apt::Apt;
 use crate::cargo_tools::DEB;
 use crate::dist::Speed;
-use crate::package_check;
-use crate::package_files;
+use crate::package::{deb_check, files, lint, rpm_check};
 use crate::process;
 use crate::tools::{Detail, Group};
 use crate::workspace::{self, Workspace};
@@ -29,7 +28,7 @@ pub struct Arguments {
     /// Package the agent that `cargo xtask test` builds, which is not optimized.
     #[arg(long)]
     debug: bool,
-    /// Make nothing: try a package that was made, and the upgrade to another.
+    /// Make nothing: try a package that was made, .deb or .rpm, and the upgrade to another.
     #[arg(long = "try", num_args = 2, value_names = ["PACKAGE", "NEXT"], conflicts_with = "no_check")]
     tried: Vec<PathBuf>,
 }
@@ -37,7 +36,10 @@ pub struct Arguments {
 /// Prints the path of the package at the end.
 pub fn run(arguments: &Arguments) -> Result<()> {
     if let [package, next] = arguments.tried.as_slice() {
-        return package_check::run(package, next, None);
+        return match package.extension() {
+            Some(kind) if kind == "rpm" => rpm_check::run(package, next),
+            _ => deb_check::run(package, next, None),
+        };
     }
     let workspace = Workspace::locate()?;
     let toolchain = setup::ensure(Group::Build, Detail::Changes)?;
@@ -48,11 +50,11 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         (false, false) => build::all(&workspace, &toolchain, Profile::Release)?,
     };
     let packages = packages(&workspace, &built)?;
-    lint(&packages.package)?;
+    lint::deb(&packages.package)?;
     if arguments.no_check || !nix::unistd::geteuid().is_root() {
         println!("not tried: installing it into a directory of its own takes root");
     } else {
-        package_check::run(&packages.package, &packages.next, most_bytes)?;
+        deb_check::run(&packages.package, &packages.next, most_bytes)?;
     }
     fs::remove_file(&packages.next)
         .with_context(|| format!("removing {}", packages.next.display()))?;
@@ -82,37 +84,10 @@ pub fn packages(workspace: &Workspace, built: &Built) -> Result<Packages> {
     }
     let platform = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
     let time = workspace::commit_time(&workspace.root)?;
-    package_files::write(workspace, &built.agent, &platform, time, &made)?;
+    files::write(workspace, &built.agent, &platform, time, &made)?;
     let package = make(workspace, built, &folder, None)?;
     let next = make(workspace, built, &folder, Some("9999.0.0-1"))?;
     Ok(Packages { package, next })
-}
-
-/// Examines a package by Debian's policy; errors and warnings fail.
-fn lint(package: &Path) -> Result<()> {
-    let Some(lintian) = process::find("lintian") else {
-        println!("not linted: lintian is not installed; `cargo xtask setup vm` installs it");
-        return Ok(());
-    };
-    let output = Command::new(lintian)
-        .args(["--pedantic", "--allow-root", "--tag-display-limit", "0"])
-        .args(["--fail-on", "error,warning"])
-        .arg(package)
-        .output()
-        .context("starting lintian")?;
-    let printed = format!(
-        "{}{}",
-        String::from_utf8_lossy(&output.stdout),
-        String::from_utf8_lossy(&output.stderr)
-    );
-    ensure!(
-        output.status.success(),
-        "lintian found in {}:\n{printed}\nCorrect it, or add the reason to packaging/debian/lintian-overrides",
-        package.display()
-    );
-    println!("linted     by lintian --pedantic: no errors, no warnings");
-    print!("{printed}");
-    Ok(())
 }
 
 /// Packages the build with this version.

@@ -32,7 +32,7 @@ const fn step(name: &'static str, arguments: &'static [&'static str]) -> Step {
     Step { name, arguments }
 }
 
-const STEPS: [Step; 24] = [
+const STEPS: [Step; 26] = [
     step("setup", &["setup", "all"]),
     step("lint", &["lint"]),
     step("test", &["test", "--long"]),
@@ -89,6 +89,23 @@ const STEPS: [Step; 24] = [
     ),
     step("package", &["package", "--dist"]),
     step("dist", &["dist"]),
+    step("static", &["dist", "--try", "target/dist"]),
+    step(
+        "image",
+        &[
+            "vm",
+            "--systemd",
+            "--guest",
+            "bookworm",
+            "--release",
+            "--dist",
+            "target/dist",
+            "--",
+            "--test",
+            "systemd",
+            "image",
+        ],
+    ),
     // In another folder, from nothing.
     step("dist-verify", &["dist", "--verify", "target/dist"]),
     step("docs", &["docs"]),

@@ -6,7 +6,7 @@ use crate::apt::Apt;
 use crate::architecture::Architecture;
 use crate::cargo_tools::{DEB, DENY};
 use crate::toolchain::Toolchain;
-use crate::tools::{self, Detail, Group, Tool};
+use crate::tools::{self, Detail, Group, RELEASE, Tool};
 
 /// Find the eBPF toolchain and the system's tools, and provide what is missing.
 #[derive(clap::Args)]
@@ -40,6 +40,28 @@ pub fn ensure(group: Group, detail: Detail) -> Result<Toolchain> {
 /// Ensures that the tools for guests of this architecture are available.
 pub fn ensure_guests(architecture: &Architecture) -> Result<Toolchain> {
     ensure_with(Group::Vm, &architecture.tools(), Detail::Changes)
+}
+
+/// Ensures that the tools for a release are available. Packages are examined and tried where they can be: root installs
+/// what that takes.
+pub fn ensure_release() -> Result<Toolchain> {
+    let more = if nix::unistd::geteuid().is_root() {
+        RELEASE.iter().collect()
+    } else {
+        Vec::new()
+    };
+    ensure_with(Group::Build, &more, Detail::Changes)
+}
+
+/// Ensures that the tools for guests that nothing is built for are available.
+pub fn ensure_machines(architecture: &Architecture) -> Result<()> {
+    let mut apt = Apt::default();
+    tools::ensure(
+        Group::Vm,
+        &[&architecture.emulator],
+        Detail::Changes,
+        &mut apt,
+    )
 }
 
 fn ensure_with(group: Group, more: &[&Tool], detail: Detail) -> Result<Toolchain> {

@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
@@ -12,11 +12,11 @@ use super::build::{self, Built, Profile};
 use super::package;
 use super::setup;
 use crate::architecture::Architecture;
+use crate::dist;
 use crate::suite::{self, Job};
-use crate::tally::Tally;
 use crate::vm::{
     Cargo, DISTRIBUTIONS, Distribution, Guest, Image, Kernel, Machine, Outcome, Program, RELEASES,
-    Release,
+    Release, Report,
 };
 use crate::workspace::Workspace;
 
@@ -83,6 +83,9 @@ pub struct Arguments {
         requires = "systemd"
     )]
     guest: Vec<String>,
+    /// With --systemd, also test the image of the release in this directory.
+    #[arg(long, value_name = "DIRECTORY", requires = "systemd")]
+    dist: Option<PathBuf>,
     /// Leave out tests whose result depends little on the kernel or on systemd.
     #[arg(long)]
     quick: bool,
@@ -175,6 +178,7 @@ fn on_kernels(arguments: &Arguments, report: &mut Report) -> Result<()> {
 /// Installs the package in guests with systemd and runs the tests there.
 fn with_systemd(arguments: &Arguments, report: &mut Report) -> Result<()> {
     let distributions = distributions(arguments)?;
+    let released = arguments.dist.as_deref().map(image_of).transpose()?;
     let chosen = chosen(&arguments.chosen, vec![WITH_SYSTEMD])?;
     let (built, programs) = build_all(arguments, chosen)?;
     let packages = package::packages(&Workspace::locate()?, &built)?;
@@ -189,6 +193,7 @@ fn with_systemd(arguments: &Arguments, report: &mut Report) -> Result<()> {
                     ("weir.deb", &packages.package),
                     ("weir-next.deb", &packages.next),
                 ],
+                released: released.as_deref(),
                 is_debug: !arguments.release,
                 is_quick: arguments.quick,
                 kernel_arguments: arguments.cgroup_v1.then_some(CGROUP_V1),
@@ -198,6 +203,17 @@ fn with_systemd(arguments: &Arguments, report: &mut Report) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// The image of the release in a directory.
+fn image_of(directory: &Path) -> Result<PathBuf> {
+    let image = directory.join(dist::image_name(env!("CARGO_PKG_VERSION")));
+    ensure!(
+        image.is_file(),
+        "{} not found: `cargo xtask dist` makes it",
+        image.display()
+    );
+    Ok(image)
 }
 
 /// Runs this program for each machine, several at a time: a machine waits much, and its CPUs take turns on one of the host's.
@@ -240,6 +256,9 @@ fn at_a_time(arguments: &Arguments) -> Result<()> {
         if let Some(architecture) = arguments.arch {
             command.args(["--arch", architecture.name]);
         }
+        if let Some(directory) = &arguments.dist {
+            command.arg("--dist").arg(directory);
+        }
         for (is_set, option) in [
             (arguments.quick, "--quick"),
             (arguments.lockdown, "--lockdown"),
@@ -270,43 +289,6 @@ fn at_a_time(arguments: &Arguments) -> Result<()> {
         &mut io::stdout().lock(),
     )
     .map(drop)
-}
-
-/// The results of all machines.
-#[derive(Default)]
-struct Report {
-    lines: Vec<String>,
-    failures: Vec<String>,
-    total: Tally,
-}
-
-impl Report {
-    fn add(&mut self, name: &str, outcome: Result<Outcome>) {
-        match outcome {
-            Ok(outcome) => {
-                self.total += &outcome.tally;
-                self.lines.push(format!(
-                    "{name}: {}, {:.0} s",
-                    outcome.tally,
-                    outcome.time.as_secs_f64()
-                ));
-                if outcome.status != 0 {
-                    self.failures
-                        .push(format!("{name} ended with {}", outcome.status));
-                }
-            }
-            Err(error) => self.failures.push(format!("{name}: {error:#}")),
-        }
-    }
-
-    fn conclude(&self) -> Result<()> {
-        self.lines.iter().for_each(|line| println!("{line}"));
-        println!("total: {}", self.total);
-        if !self.failures.is_empty() {
-            bail!("in virtual machines\n- {}", self.failures.join("\n- "));
-        }
-        Ok(())
-    }
 }
 
 fn run_one(

@@ -27,6 +27,11 @@ const ENTRYPOINT: &str = "/usr/bin/weir";
 const CONFIG: &str = "/etc/weir/limits.toml";
 const LICENSES: &str = "MIT OR Apache-2.0";
 
+/// The name of its file in a release.
+pub fn image_name(version: &str) -> String {
+    format!("weir-{version}-oci.tar")
+}
+
 /// Writes the layout as a tar archive, which `podman load` and `skopeo` read as `oci-archive`.
 pub fn layout(images: &[Image<'_>], version: &str, source: &Source) -> Result<Vec<u8>> {
     let mut blobs = Blobs::default();
@@ -44,7 +49,8 @@ pub fn layout(images: &[Image<'_>], version: &str, source: &Source) -> Result<Ve
     let mut index = blobs.document(MediaType::ImageIndex, &index)?;
     let tag = HashMap::from([(
         "org.opencontainers.image.ref.name".to_owned(),
-        version.to_owned(),
+        // Podman names the loaded image by it.
+        format!("weir:{version}"),
     )]);
     index.set_annotations(Some(tag));
     let entry = ImageIndexBuilder::default()
@@ -222,7 +228,10 @@ mod tests {
         let files = contents(&made());
         let entry: Value = serde_json::from_slice(&files["index.json"]).unwrap();
         let annotations = &entry["manifests"][0]["annotations"];
-        assert_eq!(annotations["org.opencontainers.image.ref.name"], "1.2.3");
+        assert_eq!(
+            annotations["org.opencontainers.image.ref.name"],
+            "weir:1.2.3"
+        );
         let index = document(&files, &entry["manifests"][0]);
         let manifests = index["manifests"].as_array().unwrap();
         assert_eq!(manifests.len(), TARGETS.len());

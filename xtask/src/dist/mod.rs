@@ -19,7 +19,7 @@ mod target;
 pub use build_info::BuildInfo;
 pub use compare::compare;
 pub use compile::{Compilation, Speed};
-pub use image::{Image, layout};
+pub use image::{Image, image_name, layout};
 pub use materials::write as write_materials;
 pub use packages::{deb, rpm};
 pub use source::Source;

@@ -39,8 +39,13 @@ pub fn deb(
     Ok(())
 }
 
-/// Makes the RPM package of a target into a folder.
-pub fn rpm(compilation: &Compilation<'_>, target: &Target, folder: &Path) -> Result<()> {
+/// Makes the RPM package of a target into a folder. Another version is for a test of an upgrade.
+pub fn rpm(
+    compilation: &Compilation<'_>,
+    target: &Target,
+    version: Option<&str>,
+    folder: &Path,
+) -> Result<()> {
     let mut rpm = command(&GENERATE_RPM.ensure(Detail::Changes)?, compilation);
     rpm.args(["generate-rpm", "--package", "agent"])
         .args([
@@ -49,6 +54,10 @@ pub fn rpm(compilation: &Compilation<'_>, target: &Target, folder: &Path) -> Res
             "--target",
             target.triple,
         ])
+        .args(version.iter().flat_map(|version| {
+            let version = format!("version = {version:?}");
+            ["--set-metadata".to_owned(), version]
+        }))
         // A static program requires no library.
         .args(["--auto-req", "disabled", "--target-dir"])
         .arg(&compilation.workspace.target)

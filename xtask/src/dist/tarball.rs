@@ -21,7 +21,7 @@ const FILES: [(&str, &str); 9] = [
         "systemd/weir.sysusers.conf",
     ),
 ];
-/// Files of [`crate::package_files`], and their places.
+/// Files of [`crate::package::files`], and their places.
 const GENERATED: [(&str, &str); 7] = [
     ("copyright", "LICENSES-OF-CRATES"),
     ("weir.1.gz", "doc/weir.1.gz"),

@@ -53,4 +53,9 @@ impl Target {
     pub fn title(&self, version: &str) -> String {
         format!("weir-{version}-{}-linux-musl", self.architecture)
     }
+
+    /// The name of the archive with its static program.
+    pub fn archive(&self, version: &str) -> String {
+        format!("{}.tar.gz", self.title(version))
+    }
 }

@@ -79,6 +79,27 @@ impl Guest {
         Ok(guest)
     }
 
+    /// A guest without any other program or library than BusyBox. It runs a shell script, with an archive at /release.tar.gz.
+    pub fn with_busybox_only(kernel: &Kernel, script: &[u8], archive: &Path) -> Result<Self> {
+        let mut guest = Self::default();
+        for folder in FOLDERS {
+            guest.nodes.insert(folder.into(), Node::Folder);
+        }
+        let busybox = Programs::provide(kernel.architecture)?.find("busybox")?;
+        guest.add_file(&busybox, "bin/busybox")?;
+        guest.add("bin/sh", Node::Link("busybox".into()));
+        guest.add_modules(kernel, &["veth"])?;
+        guest.add_file(archive, "release.tar.gz")?;
+        guest.add("program", Node::File(script.to_vec()));
+        let line = format!("STATUS_LINE=/dev/{}", kernel.architecture.lines[1]);
+        guest.add(
+            "environment",
+            Node::File(environment(&line, &[])?.into_bytes()),
+        );
+        guest.add("init", Node::File(INIT.to_vec()));
+        Ok(guest)
+    }
+
     /// The initramfs of a guest with its own root file system on /dev/vda, where it starts /sbin/init.
     pub fn with_root_disk(kernel: &Kernel) -> Result<Self> {
         let mut guest = Self::default();

@@ -24,7 +24,8 @@ const FOLDERS: [&str; 4] = ["usr/bin", "bin", "usr/sbin", "sbin"];
 
 /// Where the programs and libraries of a guest come from.
 pub struct Programs {
-    strip: PathBuf,
+    /// The name of the program that strips others.
+    strip: &'static str,
     source: Source,
 }
 
@@ -42,7 +43,7 @@ impl Programs {
     pub fn provide(architecture: &Architecture) -> Result<Self> {
         let Some(cross) = architecture.cross() else {
             return Ok(Self {
-                strip: tool("strip")?,
+                strip: "strip",
                 source: Source::ThisMachine,
             });
         };
@@ -65,7 +66,7 @@ impl Programs {
             .chain(folders)
             .collect();
         Ok(Self {
-            strip: tool(cross.strip)?,
+            strip: cross.strip,
             source: Source::Packages { root, libraries },
         })
     }
@@ -110,7 +111,7 @@ impl Programs {
 
     /// Copies a program without debug information, which is most of a test's size.
     pub fn copy_stripped(&self, program: &Path, to: &Path) -> Result<()> {
-        let mut strip = Command::new(&self.strip);
+        let mut strip = Command::new(tool(self.strip)?);
         strip.args(["--strip-debug", "-o"]).arg(to).arg(program);
         process::capture(&mut strip).map(drop)
     }

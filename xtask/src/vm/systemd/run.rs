@@ -26,6 +26,8 @@ pub struct Cargo<'c> {
     pub program: &'c Program,
     /// By the name that the tests use.
     pub packages: [(&'static str, &'c Path); 2],
+    /// A release's image, for the tests that take it.
+    pub released: Option<&'c Path>,
     /// Whether their agent is a debug build, which tests of large tables skip.
     pub is_debug: bool,
     pub is_quick: bool,
@@ -105,6 +107,9 @@ fn pack(cargo: &Cargo<'_>, programs: &Programs, archive: &Path) -> Result<()> {
     programs.copy_stripped(&cargo.program.path, &folder.path().join("program"))?;
     for (name, path) in cargo.packages {
         copy(path, name)?;
+    }
+    if let Some(image) = cargo.released {
+        copy(image, "weir-oci.tar")?;
     }
     let mut variables = "WEIR_AGENT=/usr/bin/agent WEIR_VM=1 WEIR_SYSTEMD=1".to_owned();
     if cargo.is_debug {

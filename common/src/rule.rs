@@ -242,8 +242,19 @@ impl Rule {
         Words::read(|word| match word {
             Word::Until => self.tolerance,
             Word::Level => self.interval,
-            Word::OneIn => self.most,
+            Word::Rest => self.most,
         })
+    }
+
+    /// The row with these words.
+    #[must_use]
+    pub const fn with_fair_words(self, words: Words) -> Self {
+        Self {
+            tolerance: words.until,
+            interval: words.level.to_bits(),
+            most: words.rest(),
+            ..self
+        }
     }
 
     /// A fair rule at a level, as a bucket whose allowance can be read: of more than four billion units if the level is off.

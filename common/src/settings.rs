@@ -84,7 +84,7 @@ pub struct Settings {
     pub connections_in_use: u32,
     /// 1: refusals by some limit may ban a source.
     pub escalate_in_use: u32,
-    /// 1: some limit is fair.
+    /// [`Settings::FAIR`]: some limit is fair; [`Settings::WIDER`]: some such limit has levels of wider keys.
     pub fair_in_use: u32,
     /// 0.
     pub unused: u32,
@@ -105,6 +105,10 @@ pub struct Settings {
 }
 
 impl Settings {
+    /// The bit of `fair_in_use` for fair limits.
+    pub const FAIR: u32 = 1;
+    /// The bit of `fair_in_use` for levels of networks and of all sources together.
+    pub const WIDER: u32 = 2;
     /// The bit of `prove_in_use` for proofs by SYN cookies.
     pub const BY_COOKIES: u32 = 1;
     /// The bit of `prove_in_use` for [`crate::proof::resets`].

@@ -1,8 +1,8 @@
 //! Packets under fair rules, in memory: while they are off, at a level, and beside other rules.
 
-use common::fair::{Level, MOST_FAIR, Words};
+use common::fair::{Level, MOST_FAIR, Wider, Words};
 use common::limiter::{Costs, Rate, TokenBucket};
-use common::rule::{Cost, OnFull, Rule, RuleSpan, Size, Subject};
+use common::rule::{Cost, KeyKind, OnFull, Rule, RuleSpan, Size, Subject};
 use common::throttle::{Outcome, TableEvent, Verdict, evaluate};
 use common::time::TickScale;
 use std::sync::atomic::Ordering::SeqCst;
@@ -37,14 +37,14 @@ fn set(memory: &mut Memory, rule: usize, level: Level) {
     let words = Words {
         until,
         level,
-        one_in: 0,
+        ..Words::default()
     };
     let rule = &mut memory.rules[rule];
-    (rule.interval, rule.tolerance, rule.most) = (words.level.to_bits(), words.until, 0);
+    *rule = rule.with_fair_words(words);
 }
 
 fn level(per_second: u64, burst: u64) -> Level {
-    Level::new(SECOND.div_ceil(per_second), burst)
+    Level::new(SECOND.div_ceil(per_second), burst * Level::parts(0), 0)
 }
 
 fn source(number: u32) -> Subject {
@@ -149,6 +149,109 @@ fn several_fair_rules_charge_all_or_none() {
     assert_eq!(passed(&memory, 1, 100), 20);
 }
 
+/// Rules of two limits, of networks and of all sources, which are outside of the span: the rows after it.
+fn with_wider_keys() -> Vec<Rule> {
+    let second = Rule { ring: 1, ..fair(1) };
+    let of_networks = |group: u16| Rule {
+        mask_ipv4: 0xffff_ff00_u32.to_be(),
+        ..fair(group)
+    };
+    let of_all = |group: u16| Rule {
+        key: KeyKind::All as u8,
+        ..fair(group)
+    };
+    vec![
+        fair(0),
+        second,
+        of_networks(2),
+        of_all(3),
+        of_networks(4),
+        of_all(5),
+    ]
+}
+
+/// The level of a source, and the distances of wider keys that have one.
+fn set_with(memory: &mut Memory, rule: usize, level: Level, wider: [u8; 2]) {
+    let until = *memory.clock.get_mut() + 2 * SECOND;
+    let words = Words {
+        until,
+        level,
+        one_in: 0,
+        wider: Wider::new(wider),
+    };
+    memory.rules[rule] = memory.rules[rule].with_fair_words(words);
+}
+
+#[test]
+fn wider_keys_are_charged_while_the_row_of_the_source_names_them() {
+    let mut memory = Memory::new(with_wider_keys(), 64, 2, 0);
+    let span = RuleSpan {
+        first: 0,
+        count: 2 | RuleSpan::FAIR,
+    };
+    let sent = |memory: &Memory, number: u32| {
+        let verdicts = (0..10).map(|_| evaluate(&memory, span, &source(number)));
+        let mut refused_by = [0; 6];
+        for verdict in verdicts {
+            if let Verdict::Refuse(rule) = verdict {
+                refused_by[rule as usize] += 1;
+            }
+        }
+        refused_by
+    };
+    // A network is out of step with others by a part of a packet.
+    for (rule, burst) in [(2, 12 + 1), (3, 14), (5, 100)] {
+        set(&mut memory, rule, level(10, burst));
+    }
+    // A level that no row names is not read.
+    set(&mut memory, 0, level(10, 7));
+    assert_eq!(sent(&memory, 1), [3, 0, 0, 0, 0, 0]);
+    // Seven of the first source, five of the next one of its network, and two of a third elsewhere: all sources have 14.
+    set_with(&mut memory, 0, level(10, 7), [2, 3]);
+    assert_eq!(sent(&memory, 0x0a00_0002), [3, 0, 0, 0, 0, 0]);
+    assert_eq!(sent(&memory, 0x0a00_0003), [0, 0, 5, 0, 0, 0]);
+    assert_eq!(sent(&memory, 0x0a00_0103), [0, 0, 0, 8, 0, 0]);
+    // A refusal by a wider key charges none: five and two are left of sources and of their network.
+    set_with(&mut memory, 0, level(10, 7), [2, 0]);
+    assert_eq!(sent(&memory, 0x0a00_0103), [5, 0, 0, 0, 0, 0]);
+    assert_eq!(sent(&memory, 0x0a00_0104), [0, 0, 5, 0, 0, 0]);
+    set_with(&mut memory, 0, level(10, 7), [0, 0]);
+    assert_eq!(sent(&memory, 0x0a00_0003), [8, 0, 0, 0, 0, 0]);
+    // The second limit has its own.
+    memory.clock.fetch_add(10 * SECOND, SeqCst);
+    set(&mut memory, 0, Level::OFF);
+    set(&mut memory, 5, level(10, 4));
+    set_with(&mut memory, 1, level(10, 9), [0, 4]);
+    assert_eq!(sent(&memory, 0x0a00_0003), [0, 0, 0, 0, 0, 6]);
+    // Without an agent, all levels end.
+    memory.clock.fetch_add(2 * SECOND, SeqCst);
+    assert_eq!(sent(&memory, 0x0a00_0003), [0; 6]);
+}
+
+#[test]
+fn what_a_wider_key_refuses_is_charged_by_no_other_limit() {
+    let mut memory = Memory::new(with_wider_keys(), 64, 2, 0);
+    let span = RuleSpan {
+        first: 0,
+        count: 2 | RuleSpan::FAIR,
+    };
+    let passes = |memory: &Memory| {
+        let packets = (0..100).map(|_| evaluate(&memory, span, &source(1)));
+        packets
+            .filter(|verdict| matches!(verdict, Verdict::Pass(_)))
+            .count()
+    };
+    for (rule, burst) in [(2, 50 + 1), (4, 20 + 1)] {
+        set(&mut memory, rule, level(10, burst));
+    }
+    set_with(&mut memory, 0, level(10, 30), [2, 0]);
+    set_with(&mut memory, 1, level(10, 60), [3, 0]);
+    // The network of the second limit refuses, after three charges, which are taken back.
+    assert_eq!(passes(&memory), 20);
+    set_with(&mut memory, 1, Level::OFF, [0, 0]);
+    assert_eq!(passes(&memory), 10);
+}
+
 #[test]
 fn bytes_of_merged_buffers_are_charged_as_many() {
     let rule = Rule {
@@ -156,7 +259,11 @@ fn bytes_of_merged_buffers_are_charged_as_many() {
         ..MASKS.fair(12)
     };
     let mut memory = Memory::new(vec![rule], 64, 2, 0);
-    set(&mut memory, 0, Level::new((SECOND << 12) / 100_000, 10_000));
+    set(
+        &mut memory,
+        0,
+        Level::new((SECOND << 12) / 100_000, 10_000, 12),
+    );
     let buffer = Subject {
         size: Size {
             packets: 40,

@@ -10,7 +10,7 @@ use common::hot::CpuRow;
 use common::key::{Hash, Key};
 use common::limiter::{Algorithm, Moves};
 use common::rule::{Rule, Size};
-use common::settings::Runtime;
+use common::settings::{Runtime, Settings};
 use common::table::{Claim, Claimed, Counted, ELEMENT_WORDS, Place, Set, Shape, SlotCounter, Tag};
 use common::throttle::{
     self, FairStep, FullTable, Host, HotVerdict, Outcome, PackedVerdict, PacketState, Sample,
@@ -300,16 +300,18 @@ impl Host for Kernel {
     }
 
     #[inline(always)]
+    fn wider_in_use(&self) -> bool {
+        setting!(fair_in_use) & Settings::WIDER != 0
+    }
+
+    #[inline(always)]
     fn fair_words(&self, rule: &Rule) -> Words {
-        Words::read(|word| {
-            let word = match word {
-                Word::Until => &raw const rule.tolerance,
-                Word::Level => &raw const rule.interval,
-                Word::OneIn => &raw const rule.most,
-            };
-            // SAFETY: a word of a map's value; volatile since the agent writes it meanwhile.
-            unsafe { word.read_volatile() }
-        })
+        Words::read(|word| fair_word(rule, word))
+    }
+
+    #[inline(always)]
+    fn fair_is_idle(&self, rule: &Rule) -> bool {
+        Words::are_idle_in(|word| fair_word(rule, word))
     }
 
     #[inline(always)]
@@ -420,18 +422,18 @@ impl Steps for Kernel {
     }
 
     #[inline(always)]
-    fn charge_fair(&self, _packet_state: &mut PacketState, nth: u32) -> FairStep {
-        FairStep::from_number(weir_charge_fair(nth))
+    fn charge_fair(&self, _packet_state: &mut PacketState, place: u32) -> FairStep {
+        FairStep::from_number(weir_charge_fair(place))
     }
 
     #[inline(always)]
-    fn charge_new_fair(&self, _packet_state: &mut PacketState, nth: u32) -> FairStep {
-        FairStep::from_number(weir_charge_new_fair(nth))
+    fn charge_new_fair(&self, _packet_state: &mut PacketState, place: u32) -> FairStep {
+        FairStep::from_number(weir_charge_new_fair(place))
     }
 
     #[inline(always)]
-    fn take_back_fair(&self, _packet_state: &mut PacketState, first: u32, count: u32) {
-        weir_take_back_fair(first, count);
+    fn take_back_fair(&self, _packet_state: &mut PacketState, count: u32) {
+        weir_take_back_fair(count);
     }
 
     #[inline(always)]
@@ -458,6 +460,18 @@ impl Steps for Kernel {
     fn spread(&self, _packet_state: &mut PacketState) {
         weir_spread();
     }
+}
+
+/// A word of a fair rule.
+#[inline(always)]
+fn fair_word(rule: &Rule, word: Word) -> u64 {
+    let word = match word {
+        Word::Until => &raw const rule.tolerance,
+        Word::Level => &raw const rule.interval,
+        Word::Rest => &raw const rule.most,
+    };
+    // SAFETY: a word of a map's value; volatile since the agent writes it meanwhile.
+    unsafe { word.read_volatile() }
 }
 
 // Global functions of numbers: the kernel verifies each once, regardless of the number of rules and paths (Linux 5.6,
@@ -527,29 +541,29 @@ extern "C" fn weir_take_back(count: u32) -> u32 {
 
 #[unsafe(no_mangle)]
 #[inline(never)]
-extern "C" fn weir_charge_fair(nth: u32) -> u32 {
+extern "C" fn weir_charge_fair(place: u32) -> u32 {
     KERNEL
         .packet_state()
         .map_or(FairStep::Passed, |mut packet_state| {
-            throttle::charge_fair(&KERNEL, &mut packet_state, nth)
+            throttle::charge_fair(&KERNEL, &mut packet_state, place)
         }) as u32
 }
 
 #[unsafe(no_mangle)]
 #[inline(never)]
-extern "C" fn weir_charge_new_fair(nth: u32) -> u32 {
+extern "C" fn weir_charge_new_fair(place: u32) -> u32 {
     KERNEL
         .packet_state()
         .map_or(FairStep::Passed, |mut packet_state| {
-            throttle::charge_new_fair(&KERNEL, &mut packet_state, nth)
+            throttle::charge_new_fair(&KERNEL, &mut packet_state, place)
         }) as u32
 }
 
 #[unsafe(no_mangle)]
 #[inline(never)]
-extern "C" fn weir_take_back_fair(first: u32, count: u32) -> u32 {
+extern "C" fn weir_take_back_fair(count: u32) -> u32 {
     if let Some(packet_state) = KERNEL.packet_state() {
-        throttle::take_back_fair(&KERNEL, &packet_state, first, count);
+        throttle::take_back_fair(&KERNEL, &packet_state, count);
     }
     0
 }

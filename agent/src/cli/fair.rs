@@ -100,8 +100,19 @@ fn line(fair: &FairStatus) -> String {
         );
     };
     let held_by = cause(fair.held_by.as_deref());
+    let wider = match (fair.network_level, fair.total_level) {
+        (Some(network), Some(all)) => {
+            format!(
+                ", each network {}/s, all together {}/s",
+                whole(network),
+                whole(all)
+            )
+        }
+        (Some(network), None) => format!(", each network {}/s", whole(network)),
+        (None, _) => String::new(),
+    };
     format!(
-        "fair limit {name} ({}): each source {}/s, since {held_by}; {}/s of {}/s pass, servers can {}/s, wait {:.0} ms{failure}",
+        "fair limit {name} ({}): each source {}/s{wider}, since {held_by}; {}/s of {}/s pass, servers can {}/s, wait {:.0} ms{failure}",
         fair.state.name(),
         whole(level),
         whole(fair.passed),
@@ -127,6 +138,7 @@ pub(super) fn name_of(limit: &SourceLimit) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use api::fair::FairState;
     use serde_json::json;
 
     #[test]
@@ -227,6 +239,33 @@ mod tests {
         assert_eq!(
             line(&level),
             "fair limit web: each source 34/s since 2026-03-31T18:00:00Z: servers drop"
+        );
+    }
+
+    #[test]
+    fn the_levels_of_networks_and_of_all_are_in_the_line() {
+        let line = |network_level, total_level| {
+            line(&FairStatus {
+                limit: "dns".to_owned(),
+                state: FairState::Limiting,
+                level: Some(25.0),
+                network_level,
+                total_level,
+                ..FairStatus::default()
+            })
+        };
+        let levels = |line: String| line.split(", since").next().unwrap().to_owned();
+        assert_eq!(
+            levels(line(None, None)),
+            "fair limit dns (limiting): each source 25/s"
+        );
+        assert_eq!(
+            levels(line(Some(25.0), None)),
+            "fair limit dns (limiting): each source 25/s, each network 25/s"
+        );
+        assert_eq!(
+            levels(line(Some(1.0), Some(9_876.0))),
+            "fair limit dns (limiting): each source 25/s, each network 1/s, all together 9,876/s"
         );
     }
 

@@ -203,7 +203,7 @@ impl<'a> Reader<'a> {
                 let counters = of(at);
                 LevelStatus {
                     level: it.key.to_string(),
-                    factor: it.factor.factor(),
+                    factor: (!limit.is_fair()).then(|| it.factor.factor()),
                     throttled: counters.throttled.into(),
                     would_throttle: counters.would_throttle.into(),
                     over: counters.over.into(),

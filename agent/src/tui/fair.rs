@@ -24,18 +24,37 @@ pub struct Look {
     pub alarm: Style,
 }
 
-/// At most `most` lines: two of each limit with a level, and one of those that had one in the last minutes.
+/// At most `most` lines: two of each limit with a level, and one of those that had one in the last minutes. The last one
+/// counts limits for which there is no room.
 #[must_use]
 pub fn lines(limits: &[FairStatus], most: usize, look: Look) -> Vec<Line<'static>> {
     let limiting = limits.iter().filter(|fair| fair.level.is_some());
     let ended = limits
         .iter()
         .filter(|fair| fair.level.is_none() && fair.history.bounds().is_some());
-    let lines = limiting.chain(ended).flat_map(|fair| {
-        let first = level_line(fair, look);
-        std::iter::once(first).chain(sources_line(fair))
-    });
-    lines.take(most).collect()
+    let blocks: Vec<Vec<Line<'static>>> = limiting
+        .chain(ended)
+        .map(|fair| {
+            let first = level_line(fair, look);
+            std::iter::once(first).chain(sources_line(fair)).collect()
+        })
+        .collect();
+    let needed: usize = blocks.iter().map(Vec::len).sum();
+    if needed <= most {
+        return blocks.into_iter().flatten().collect();
+    }
+    let mut lines = Vec::new();
+    let mut left = blocks.len();
+    for block in blocks {
+        if lines.len() + block.len() >= most {
+            break;
+        }
+        lines.extend(block);
+        left -= 1;
+    }
+    let limits = if left == 1 { "limit" } else { "limits" };
+    lines.push(Line::from(format!("and {left} more fair {limits}")));
+    lines
 }
 
 /// The level, its cause, and the level of the last minutes as far as there is room.

@@ -129,8 +129,8 @@ fn a_fair_limit_has_a_load_while_a_level_is_in_effect() {
     );
 }
 
-/// A fair limit during an overload, and one after another.
-fn fair_app() -> App {
+/// A fair limit during an overload, one after another, and more.
+fn fair_app(more: &[api::fair::FairStatus]) -> App {
     use api::fair::{FairHistory, FairSource, FairStatus};
     let history = |level: Vec<Option<f64>>| FairHistory {
         ended: Some(1_000_300.0),
@@ -169,7 +169,7 @@ fn fair_app() -> App {
     let mut app = App::default();
     for seconds in [1, 3] {
         let mut view = view(seconds, 20);
-        view.status.fair = vec![ended.clone(), quiet.clone(), limiting.clone()];
+        view.status.fair = [&[ended.clone(), quiet.clone(), limiting.clone()], more].concat();
         app.arrived(Ok(view));
     }
     app
@@ -177,7 +177,7 @@ fn fair_app() -> App {
 
 #[test]
 fn fair_limits_have_lines_with_cause_history_and_sources() {
-    let app = fair_app();
+    let app = fair_app(&[]);
     let screen = drawn(&app, 100, 24, Glyphs::Blocks);
     assert!(
         screen[6].starts_with("dns  level 380/s for 2 min 30 s: servers drop  ·········"),
@@ -204,6 +204,16 @@ fn fair_limits_have_lines_with_cause_history_and_sources() {
     let letters = lines(&app, 100, 24);
     assert_eq!(letters[5], "dns  level 380/s for 2 min 30 s: servers drop");
     assert_eq!(letters[7], "web  no level now");
+    // Four lines for three limits.
+    let ssh = api::fair::FairStatus {
+        limit: "ssh".to_owned(),
+        level: Some(5.0),
+        ..Default::default()
+    };
+    let letters = lines(&fair_app(&[ssh]), 100, 24);
+    assert_eq!(letters[5], "dns  level 380/s for 2 min 30 s: servers drop");
+    assert_eq!(letters[7], "and 2 more fair limits");
+    assert!(letters[8].starts_with("GROUP"), "{letters:#?}");
     // A low screen has rows instead.
     assert!(
         !lines(&app, 80, 15)
@@ -698,7 +708,7 @@ fn pictures_in_the_documentation_are_what_is_drawn() {
     for (app, name, width, height) in [
         (varied(), "top-80x24", 80, 24),
         (varied(), "top-200x50", 200, 50),
-        (fair_app(), "top-fair-100x24", 100, 24),
+        (fair_app(&[]), "top-fair-100x24", 100, 24),
         (none, "top-empty-80x24", 80, 24),
     ] {
         let shown = drawn(&app, width, height, Glyphs::Blocks);

@@ -68,9 +68,11 @@ const RESETS: &str = resets!();
 const FAIR: &str = "[[limit]]\nname = \"web\"\nunit = \"connections\"\nports = [80]\nprove = true\nrate = \"fair\"\n\
     fair = { at_most = \"1000/s\" }\n[[limit]]\nname = \"dns\"\nports = [53]\nprotocol = \"udp\"\nrate = \"fair\"\n\
     [[limit]]\nname = \"a\"\nrate = \"1000/s\"\n";
+const FAIR_WITH_LEVELS: &str = "[[limit]]\nname = \"dns\"\nports = [53]\nprotocol = \"udp\"\nrate = \"fair\"\n\
+    levels = [{ prefix = \"24/48\" }, { key = \"all\" }]\n[[limit]]\nname = \"a\"\nrate = \"1000/s\"\n";
 const EVERYTHING_PROVEN_BOTH_WAYS_AND_OPEN: &str =
     concat!(everything!(), prove!(), resets!(), open!());
-const POLICIES: [(&str, &str); 14] = [
+const POLICIES: [(&str, &str); 15] = [
     ("one limit", ONE),
     ("four limits", FOUR),
     ("sliding window", WINDOW),
@@ -80,6 +82,7 @@ const POLICIES: [(&str, &str); 14] = [
     ("everything", EVERYTHING),
     ("open connections", OPEN),
     ("fair limits", FAIR),
+    ("fair limits with levels", FAIR_WITH_LEVELS),
     ("everything and open connections", EVERYTHING_AND_OPEN),
     ("proofs and open connections", PROVE_AND_OPEN),
     (

@@ -211,6 +211,7 @@ fn a_listener_that_nobody_serves_limits_nobody() {
     thread::scope(|scope| {
         scope.spawn(|| accepted.serve(&listener));
         let work = || {
+            let watch = Watch::begin(&agent, &[&accepted.gaps, &gaps]);
             scope.spawn(|| network.in_client(|| flood(200.0, ABANDONED, &stop, &gaps)));
             let is_ignored = |status: &serde_json::Value| {
                 let signals = status["fair"][0]["signals"].as_array();
@@ -222,7 +223,6 @@ fn a_listener_that_nobody_serves_limits_nobody() {
             agent.wait_for("a queue that nobody serves", is_ignored);
             agent.wait_for("no level", |status| status["fair"][0]["state"] == "off");
             let refused = agent.counts("web").1;
-            let watch = Watch::begin(&agent, &[&accepted.gaps, &gaps]);
             let (sent, greeted) = network.in_client(|| polite(Duration::from_secs(2)));
             let counts = (sent, agent.counts("web").1);
             let events = agent.lines(&["events", "--json"]);

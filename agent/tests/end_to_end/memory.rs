@@ -348,6 +348,9 @@ fn a_reload_takes_no_more_memory_than_was_predicted() {
         let used = group.used_without_files();
         group.forget_peak();
         assert_eq!(running.json(&["reload"])["ok"], true);
+        // A CPU is charged for up to 64 pages before they are in use (MEMCG_CHARGE_BATCH), and returns them when another
+        // cgroup is charged on it, or when the limit is reached.
+        let ahead = 64 * 4096 * aya::util::nr_cpus().unwrap() as u64;
         // Pages of files count for whoever reads them first: those of the agent's program, if the host had dropped them.
         let taken = group
             .peak()
@@ -357,11 +360,11 @@ fn a_reload_takes_no_more_memory_than_was_predicted() {
         let shown: String = after.1.chars().take(80).collect();
         println!("{taken} of {needs} bytes");
         assert!(
-            taken <= needs,
+            taken <= needs + ahead,
             "the reload took {taken}, and {needs} were predicted: {shown}"
         );
         // At rest it is no more than was predicted either, once the kernel has freed the old maps, which it puts off.
-        let at_rest = memory["at_rest_bytes"].as_u64().unwrap();
+        let at_rest = memory["at_rest_bytes"].as_u64().unwrap() + ahead;
         let deadline = Instant::now() + Duration::from_secs(300);
         while group.used_without_files() > at_rest && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(100));
@@ -369,7 +372,7 @@ fn a_reload_takes_no_more_memory_than_was_predicted() {
         let statistics = || fs::read_to_string(group.file("memory.stat")).unwrap();
         assert!(
             group.used_without_files() <= at_rest,
-            "{} at rest, and {at_rest} were predicted: {shown}\n{}",
+            "{} at rest, and at most {at_rest} were predicted: {shown}\n{}",
             group.used_without_files(),
             statistics()
         );

@@ -3,14 +3,13 @@
 use std::path::Path;
 use std::sync::atomic::Ordering;
 
-use common::fair::Words;
 use common::packet::{Address, Depth, Direction, Link, parse};
 use common::rule::{Size, Subject};
 use common::settings::{Runtime, span_index};
 use common::throttle::{Verdict, evaluate};
 use config::policy::Config;
 use datapath::compile::{Image, compile};
-use datapath::{Datapath, FairCounts, FairHandle, FairLevel};
+use datapath::{Datapath, FairCounts, FairHandle, FairLevel, FairLevels};
 use testbed::memory::Memory;
 
 use super::{Pins, Sequence, XDP_DROP, XDP_PASS, frame, load, run};
@@ -100,6 +99,79 @@ pub fn a_fair_limit_follows_its_level_and_ends_with_its_deadline() {
     }
 }
 
+/// Levels of sources, of networks and of all, as bursts at ten packets a second.
+fn levels(source: f64, networks: Option<f64>, all: Option<f64>) -> FairLevels {
+    let of = |burst: Option<f64>| burst.and_then(|burst| level(10.0, burst));
+    FairLevels {
+        source: of(Some(source)),
+        // A network is out of step with others by a part of a packet.
+        wider: [of(networks.map(|burst| burst + 1.0)), of(all)],
+    }
+}
+
+pub fn networks_and_all_sources_are_limited_while_they_have_a_level() {
+    // Alone in its span, behind `at_most`, and beside other limits with and without networks.
+    for more in [
+        "",
+        "fair = { at_most = \"300/s\" }\n",
+        "[[limit]]\nname = \"b\"\nrate = \"500/s\"\nipv4_prefix = 24\n\
+         [[limit]]\nname = \"c\"\nrate = \"fair\"\nipv4_prefix = 28\n",
+    ] {
+        let config = config(&format!(
+            "[[limit]]\nname = \"a\"\nrate = \"fair\"\nlevels = [{{ prefix = \"24/48\" }}, {{ key = \"all\" }}]\n{more}"
+        ));
+        let pins = Pins::new();
+        let (mut datapath, mut handles) = start(&config, &pins);
+        let handle = &mut handles[0];
+        let network = |nth: u32| nth << 8;
+        let sent = |datapath: &Datapath, handle: &FairHandle, sources: [u32; 4]| {
+            let before = handle.counts().unwrap();
+            let passed = sources.map(|source| {
+                let before = handle.counts().unwrap();
+                run(datapath, &frame(source, 20), 20);
+                handle.counts().unwrap().passed - before.passed
+            });
+            let after = handle.counts().unwrap();
+            let by = |nth: usize| after.refused_by_wider[nth] - before.refused_by_wider[nth];
+            let refused = after.refused - before.refused;
+            assert_eq!(passed.iter().sum::<u64>() + refused, 80);
+            (passed, [refused - by(0) - by(1), by(0), by(1)])
+        };
+        let of = |nth: u32| {
+            let network = network(nth);
+            [network, network + 1, network + 2, network + 256]
+        };
+        assert_eq!(sent(&datapath, handle, of(1)), ([20; 4], [0; 3]), "off");
+        handle.set_levels_at(levels(5.0, None, None), START);
+        assert_eq!(sent(&datapath, handle, of(3)), ([5; 4], [60, 0, 0]));
+        handle.set_levels_at(levels(5.0, Some(8.0), None), START);
+        // Five and three of a network, and five of the next one.
+        let (passed, refused) = sent(&datapath, handle, of(5));
+        assert_eq!((passed, refused), ([5, 3, 0, 5], [30, 37, 0]));
+        // A refusal by the network charges no source.
+        handle.set_levels_at(levels(5.0, None, None), START);
+        let (passed, refused) = sent(&datapath, handle, of(5));
+        assert_eq!((passed, refused), ([0, 2, 5, 0], [73, 0, 0]));
+        handle.set_levels_at(levels(5.0, Some(8.0), Some(11.0)), START);
+        let (passed, refused) = sent(&datapath, handle, of(7));
+        assert_eq!((passed, refused), ([5, 3, 0, 3], [15, 37, 17]));
+        // Renewed, and then by nobody.
+        handle.set_levels_at(levels(5.0, Some(8.0), None), START + SECOND);
+        at(&mut datapath, START + 3 * SECOND - 1);
+        let (passed, _) = sent(&datapath, handle, of(9));
+        assert_eq!(passed, [5, 3, 0, 5]);
+        at(&mut datapath, START + 3 * SECOND);
+        assert_eq!(sent(&datapath, handle, of(9)), ([20; 4], [0; 3]));
+        // A level of networks without one of sources is none.
+        let none = FairLevels {
+            source: None,
+            ..levels(5.0, Some(8.0), Some(11.0))
+        };
+        handle.set_levels_at(none, START + 3 * SECOND);
+        assert_eq!(sent(&datapath, handle, of(11)), ([20; 4], [0; 3]));
+    }
+}
+
 pub fn a_fair_limit_on_bytes_and_one_on_connections_have_their_units() {
     let config = config(
         "[[limit]]\nname = \"bytes\"\nunit = \"bytes\"\nprotocol = \"udp\"\nrate = \"fair\"\n\
@@ -184,22 +256,23 @@ pub fn a_level_stays_in_effect_when_a_policy_changes_in_place() {
     let policy = |unlimited: &str| {
         config(&format!(
             "[[limit]]\nname = \"a\"\nrate = \"fair\"\nfair = {{ at_most = \"300/s\" }}\n\
+             levels = [{{ prefix = \"24/48\" }}]\n\
              [[class]]\nname = \"node\"\nsources = [\"{unlimited}\"]\nunlimited = true\n"
         ))
     };
     let (one, other) = (policy("10.0.0.90"), policy("10.0.0.91"));
     let pins = Pins::new();
     let (mut datapath, mut handles) = start(&one, &pins);
-    handles[0].set_at(level(10.0, 5.0), START);
+    handles[0].set_levels_at(levels(5.0, Some(8.0), None), START);
     assert_eq!(passed(&datapath, &handles[0], 1, 100), 5);
     let next = image(&other);
     assert!(datapath.can_switch_to(&next, &[]));
     datapath.write_other_bank(&next).unwrap();
     datapath.switch_to(next).unwrap();
-    assert_eq!(passed(&datapath, &handles[0], 2, 100), 5);
+    assert_eq!(passed(&datapath, &handles[0], 2, 100), 3);
     // A handle is of its policy; a new one is of the new one.
     handles[0].set_at(None, START);
-    assert_eq!(passed(&datapath, &handles[0], 3, 100), 5);
+    assert_eq!(passed(&datapath, &handles[0], 0x103, 100), 5);
     let mut handles = datapath.fair_handles(&other).unwrap();
     handles[0].set_at(None, START);
     assert_eq!(passed(&datapath, &handles[0], 4, 1_000), 300);
@@ -236,6 +309,7 @@ pub fn an_old_handle_writes_into_no_bank_that_is_written_anew() {
 pub fn many_verdicts_under_changing_levels_are_those_of_the_function() {
     let config = config(
         "[[limit]]\nname = \"a\"\nrate = \"fair\"\nfair = { at_most = \"60/s\" }\nports = [53]\n\
+         levels = [{ prefix = \"30/64\" }, { key = \"all\" }]\n\
          [[limit]]\nname = \"b\"\nrate = \"fair\"\nipv4_prefix = 30\nunit = \"bytes\"\n\
          [[limit]]\nname = \"c\"\nrate = \"100/s\"\nipv4_prefix = 31\n",
     );
@@ -249,6 +323,7 @@ pub fn many_verdicts_under_changing_levels_are_those_of_the_function() {
         shape.slot_words,
         image.settings.ring_words,
     );
+    model.seed = *datapath.seed();
     let scale = image.settings.scale;
     let mut sequence = Sequence(0xfa_1e5);
     let mut nanoseconds = START;
@@ -263,19 +338,23 @@ pub fn many_verdicts_under_changing_levels_are_those_of_the_function() {
             let which = sequence.below(2) as usize;
             let rate = (sequence.below(100) + 1) as f64 * [10.0, 6_000.0][which];
             let burst = sequence.below(40) as f64;
-            let level = (sequence.below(2) > 0).then_some(FairLevel { rate, burst });
-            handles[which].set_at(level, nanoseconds);
+            let source = (sequence.below(2) > 0).then_some(FairLevel { rate, burst });
+            // Wider keys have more, in most cases.
+            let mut wider = |times: f64| {
+                let has_one = sequence.below(3) > 0;
+                let level = FairLevel {
+                    rate: rate * times,
+                    burst: burst * times,
+                };
+                has_one.then_some(level)
+            };
+            let wider = [wider(1.5), wider(2.0)];
+            handles[which].set_levels_at(FairLevels { source, wider }, nanoseconds);
             // The words in the kernel's rows are the model's.
             let mut rows = datapath.fair_rows();
             for (row, rule) in model.rules.iter_mut().enumerate() {
-                if let Some(Words {
-                    until,
-                    level,
-                    one_in,
-                }) = rows.remove(&row)
-                {
-                    (rule.tolerance, rule.interval, rule.most) =
-                        (until, level.to_bits(), one_in.into());
+                if let Some(words) = rows.remove(&row) {
+                    *rule = rule.with_fair_words(words);
                 }
             }
         }
@@ -305,9 +384,9 @@ pub fn many_verdicts_under_changing_levels_are_those_of_the_function() {
         };
         assert_eq!(verdict, expected, "packet {nth} at {nanoseconds} ns");
     }
-    // Each rule has refused some: `at_most`, the hard limit, and both levels.
+    // Most rules have refused some: `at_most`, the hard limit, both levels of sources, of a network and of all sources.
     assert!(
-        refused.iter().filter(|count| **count > 50).count() >= 3,
+        refused.iter().filter(|count| **count > 50).count() >= 5,
         "{refused:?}: too one-sided to tell anything"
     );
 }

@@ -101,6 +101,7 @@ fn main() {
         replay::a_replay_of_keys_of_networks_does_so_too,
         fair::a_fair_limit_follows_its_level_and_ends_with_its_deadline,
         fair::a_fair_limit_on_bytes_and_one_on_connections_have_their_units,
+        fair::networks_and_all_sources_are_limited_while_they_have_a_level,
         fair::offered_packets_are_sampled_whether_they_pass_or_not,
         fair::a_level_stays_in_effect_when_a_policy_changes_in_place,
         fair::an_old_handle_writes_into_no_bank_that_is_written_anew,
@@ -710,6 +711,10 @@ fn the_verifier_is_done_well_before_it_gives_up() {
          throttle = {{ elastic = {{ up_to = 2.0 }} }}\n[[limit]]\nname = \"b\"\nrate = \"5/s\"\n\
          algorithm = \"sliding-window\"\n{scope}"
     );
+    let with_levels = fair.replace(
+        "fair = {",
+        "levels = [{ prefix = \"24/48\" }, { key = \"all\" }]\nfair = {",
+    );
     for (what, limits) in [
         ("one limit", plain),
         ("every feature", rich),
@@ -719,6 +724,7 @@ fn the_verifier_is_done_well_before_it_gives_up() {
             format!("{scoped}{}", lists::LIST),
         ),
         ("fair limits beside other features", fair),
+        ("fair limits with levels beside other features", with_levels),
     ] {
         let pins = Pins::new();
         let mut datapath = load(&image(&limits), &pins);

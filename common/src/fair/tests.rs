@@ -1,6 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::rule::Rule;
 
 const NOW: Ticks = 1 << 50;
 const SECOND: Ticks = 32_000_000_000;
@@ -9,9 +10,14 @@ const SECOND: Ticks = 32_000_000_000;
 fn words(rate: u64, burst: u64) -> Words {
     Words {
         until: NOW + 2 * SECOND,
-        level: Level::new(SECOND.div_ceil(rate), burst),
-        one_in: 0,
+        level: at(rate, burst),
+        ..Words::default()
     }
+}
+
+/// A level of `rate` units a second.
+fn at(rate: u64, burst: u64) -> Level {
+    Level::new(SECOND.div_ceil(rate), burst * Level::parts(0), 0)
 }
 
 /// Every order in which this many steps of one side and of another can happen: which side makes each step.
@@ -33,10 +39,10 @@ fn torn(old: Words, new: Words, order: &[bool]) -> Words {
     use core::cell::{Cell, RefCell};
     let place = |word: Word| word as usize;
     let row = RefCell::new([0u64; 3]);
-    for (word, value) in old.stores() {
+    for (word, value) in old.stores(Words::default()) {
         row.borrow_mut()[place(word)] = value;
     }
-    let (mut stores, left) = (new.stores().into_iter(), Cell::new(0));
+    let (mut stores, left) = (new.stores(old).into_iter(), Cell::new(0));
     // The stores before each load.
     let mut before = vec![0];
     for is_load in order {
@@ -79,8 +85,8 @@ fn an_evaluation_amid_a_rewriting_is_by_one_of_both_levels() {
         .into_iter()
         .flat_map(|words| [words, expired(words)])
         .collect();
-    let orders = interleavings(3, 3);
-    assert_eq!(orders.len(), 20);
+    let orders = interleavings(4, 3);
+    assert_eq!(orders.len(), 35);
     // Full, with some debt, and with as much as any of the levels allows.
     let states: Vec<u64> = (0..60).map(|nth| NOW + nth * nth * SECOND / 900).collect();
     let passes = |words: Words, state: u64, cost: u64| {
@@ -104,6 +110,71 @@ fn an_evaluation_amid_a_rewriting_is_by_one_of_both_levels() {
             }
         }
     }
+}
+
+/// The levels of wider keys come into effect before a higher level of sources, and end after it.
+#[test]
+fn a_level_is_never_read_without_the_wider_keys_of_its_time() {
+    let with = |rate, wider: [u8; 2]| Words {
+        wider: Wider::new(wider),
+        ..words(rate, 5)
+    };
+    let (few, many) = (with(2, [0, 0]), with(30, [4, 0]));
+    let (more, all) = (with(60, [4, 0]), with(60, [4, 5]));
+    for (old, new) in [
+        (few, many),
+        (many, few),
+        (many, more),
+        (more, all),
+        (all, few),
+    ] {
+        for order in interleavings(4, 3) {
+            let read = torn(old, new, &order);
+            let is_as = |words: Words| {
+                let has_all = words.wider.to_bits() & !read.wider.to_bits() == 0;
+                read.level == words.level && has_all
+            };
+            assert!(
+                is_as(old) || is_as(new),
+                "{old:?} to {new:?} by {order:?}: {read:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn the_words_of_a_row_have_the_distances_of_wider_keys() {
+    let words = Words {
+        one_in: u32::MAX,
+        wider: Wider::new([255, 7]),
+        ..words(10, 5)
+    };
+    let row = Rule::EMPTY.fair(0).with_fair_words(words);
+    assert_eq!(row.fair_words(), words);
+    let wider = words.wider;
+    assert_eq!([0, 1].map(|nth| wider.distance(nth)), [255, 7]);
+    let none_from = |wider: Wider| [0, 1, 2].map(|nth| wider.are_none_from(nth));
+    assert_eq!(none_from(wider), [false, false, true]);
+    assert_eq!(none_from(Wider::new([3, 0])), [false, true, true]);
+    assert_eq!(none_from(Wider::NONE), [true; 3]);
+    // One that only samples is busy; one whose level is off has none of wider keys.
+    let load = |row: &Rule, word: Word| match word {
+        Word::Until => row.tolerance,
+        Word::Level => row.interval,
+        Word::Rest => row.most,
+    };
+    let is_idle = |words: Words| {
+        let row = Rule::EMPTY.fair(0).with_fair_words(words);
+        Words::are_idle_in(|word| load(&row, word))
+    };
+    let level = Level::OFF;
+    assert!(!is_idle(words) && !is_idle(Words { level, ..words }));
+    let one_in = 0;
+    assert!(is_idle(Words {
+        level,
+        one_in,
+        ..words
+    }));
 }
 
 #[test]
@@ -162,10 +233,43 @@ fn merged_packets_pass_a_full_bucket_and_are_charged_as_many() {
     assert_eq!(bucket.decide(state, later, 44), Decision::Refuse);
 }
 
+/// How many of a hundred keys that always send pass a packet in each hundredth of an interval, from a second after they began.
+fn passed_in_step(is_in_step: bool) -> u64 {
+    let bucket = at(5, 5).bucket(0);
+    let mut states = [0; 100];
+    let hundredth = SECOND / 500;
+    let mut most = 0;
+    for step in 0..1_000 {
+        let now = NOW + step * hundredth;
+        let mut passed = 0;
+        for (key, state) in states.iter_mut().enumerate() {
+            let bucket = if is_in_step {
+                bucket
+            } else {
+                bucket.out_of_step(key as u64)
+            };
+            while let Decision::Pass(next) = bucket.decide(*state, now, 1) {
+                (*state, passed) = (next, passed + 1);
+            }
+        }
+        if step >= 500 {
+            most = most.max(passed);
+        }
+    }
+    most
+}
+
+#[test]
+fn keys_that_began_together_pass_out_of_step() {
+    assert_eq!(passed_in_step(true), 100);
+    let most = passed_in_step(false);
+    assert!(most <= 10, "{most}");
+}
+
 proptest! {
     #[test]
     fn any_level_fits_its_word_and_refuses_something(interval in any::<u64>(), burst in any::<u64>(), shift in 0u8..=12) {
-        let level = Level::new(interval, burst);
+        let level = Level::new(interval, burst, shift);
         prop_assert!(!level.is_off());
         let bucket = level.bucket(shift);
         prop_assert!(bucket.tolerance() <= HORIZON / 2);
@@ -179,10 +283,30 @@ proptest! {
 
     #[test]
     fn a_level_is_a_token_bucket_for_costs_up_to_its_burst(rate in 1u64..1_000_000, burst in 1u64..1_000, ahead in 0u64..SECOND, cost in 1u64..1_000) {
-        let level = Level::new(SECOND.div_ceil(rate), burst);
+        let level = at(rate, burst);
         let bucket = TokenBucket::from_parameters(level.bucket(0).parameters());
         if cost <= burst {
             prop_assert_eq!(level.bucket(0).decide(NOW + ahead, NOW, cost), bucket.decide(NOW + ahead, NOW, cost));
+        }
+    }
+
+    #[test]
+    fn a_key_out_of_step_passes_at_most_one_packet_less(rate in 1u64..1_000_000, burst in 2u64..100, key in any::<u64>()) {
+        let bucket = at(rate, burst).bucket(0);
+        let eighth = bucket.charge(1) / 8;
+        let passed = |bucket: Bucket, eighths: u64| {
+            let (mut state, mut passed) = (0, 0);
+            for nth in 0..=eighths {
+                while let Decision::Pass(next) = bucket.decide(state, NOW + nth * eighth, 1) {
+                    (state, passed) = (next, passed + 1);
+                }
+            }
+            passed
+        };
+        prop_assert_eq!(passed(bucket, 0), burst);
+        for eighths in [0, 4, 100] {
+            let (level, own) = (passed(bucket, eighths), passed(bucket.out_of_step(key), eighths));
+            prop_assert!(own <= level && level <= own + 1, "{} and {}", own, level);
         }
     }
 
@@ -192,10 +316,11 @@ proptest! {
     fn no_phase_passes_more_than_its_level(
         phases in proptest::collection::vec((1u64..2_000, 1u64..60, 1u64..400), 1..12),
         step in 1u64..20,
+        key in any::<u64>(),
     ) {
         let (mut state, mut now) = (0, NOW);
         for (rate, burst, milliseconds) in phases {
-            let bucket = Level::new(SECOND.div_ceil(rate), burst).bucket(0);
+            let bucket = at(rate, burst).bucket(0).out_of_step(key);
             let (begin, end) = (now, now + milliseconds * (SECOND / 1_000));
             let mut passed = 0;
             while now < end {

@@ -3,15 +3,18 @@
 //! While all of a packet's fair rules are idle, the packet is evaluated as if it had none. Else each is charged in turn,
 //! and then the other rules. If one refuses, the charges before it are taken back.
 //!
+//! The rules of its wider keys are outside of the span, and are charged after a fair rule if its row names them.
+//!
 //! Passed packets are counted at the span's first rule, as always: that is a fair one only if there are no others.
 
-use super::fair_rule::FairStep;
+use super::fair_rule::{FairStep, offset_of};
 use super::host::Host;
 use super::outcome::Outcome;
 use super::slow::evaluate_on_slow_path;
 use super::steps::Steps;
 use super::verdict::{Passage, Verdict};
-use crate::fair::MOST_FAIR;
+use crate::fair::{MOST_FAIR, WIDER_KEYS};
+use crate::limiter::Charge;
 use crate::rule::{RuleSpan, Subject};
 use crate::table::Claimed;
 
@@ -64,7 +67,7 @@ pub(super) fn split<H: Host>(host: &H, span: RuleSpan, subject: &Subject) -> Spl
         };
         split.others.count = last;
         split.fair += 1;
-        split.is_busy |= !host.fair_words(rule).are_idle();
+        split.is_busy |= !host.fair_is_idle(rule);
         if rule.ring == 0 {
             break;
         }
@@ -95,12 +98,13 @@ pub(super) fn evaluate_with_fair<H: Steps>(host: &H, split: &Split, subject: &Su
     }
     let verdict = evaluate_on_slow_path(host, others, subject);
     if let (Verdict::Refuse(_), Some(mut packet_state)) = (verdict, host.packet_state()) {
-        host.take_back_fair(&mut packet_state, others.first + others.count, fair);
+        host.take_back_fair(&mut packet_state, fair);
     }
     verdict
 }
 
-/// Charges the fair rules after `others`. Returns the index of the rule that refuses, plus one; 0 if all pass the packet.
+/// Charges the fair rules after `others`, each at its own key and at wider ones. Returns the index of the rule that refuses,
+/// plus one; 0 if all pass the packet.
 #[inline(always)]
 pub(super) fn admit<H: Steps>(host: &H, others: RuleSpan, fair: u32, subject: &Subject) -> u32 {
     let Some(mut packet_state) = host.packet_state() else {
@@ -108,26 +112,40 @@ pub(super) fn admit<H: Steps>(host: &H, others: RuleSpan, fair: u32, subject: &S
     };
     let first = others.first + others.count;
     packet_state.begin(RuleSpan { first, count: fair }, subject, host.now());
+    packet_state.first_fair = first;
     for nth in 0..MOST_FAIR {
         if nth >= fair {
             break;
         }
-        let mut step = host.charge_fair(&mut packet_state, nth);
-        if step == FairStep::New {
-            host.estimate(&mut packet_state);
-            let claim = host.claim(&mut packet_state);
-            if claim.outcome == Claimed::Displaced {
-                host.leave(&mut packet_state);
-            }
-            host.take(&mut packet_state, nth, claim);
-            step = host.charge_new_fair(&mut packet_state, nth);
-            if step == FairStep::Passed && packet_state.open.shared != 0 {
-                host.spread(&mut packet_state);
-            }
+        // Of another packet, those at keys that this one is not charged at.
+        for key in 0..=WIDER_KEYS {
+            packet_state.fair_mut(nth + key * MOST_FAIR).charge = Charge::LOST;
         }
-        if step == FairStep::Refused {
-            host.take_back_fair(&mut packet_state, first, nth);
-            return first + nth + 1;
+        for key in 0..=WIDER_KEYS {
+            let has_more = || !packet_state.wider().are_none_from(key - 1);
+            if key > 0 && !(host.wider_in_use() && has_more()) {
+                break;
+            }
+            let place = nth + key * MOST_FAIR;
+            let mut step = host.charge_fair(&mut packet_state, place);
+            if step == FairStep::New {
+                host.estimate(&mut packet_state);
+                let claim = host.claim(&mut packet_state);
+                if claim.outcome == Claimed::Displaced {
+                    host.leave(&mut packet_state);
+                }
+                let offset = offset_of(&packet_state, place);
+                host.take(&mut packet_state, offset, claim);
+                step = host.charge_new_fair(&mut packet_state, place);
+                if step == FairStep::Passed && packet_state.open.shared != 0 {
+                    host.spread(&mut packet_state);
+                }
+            }
+            if step == FairStep::Refused {
+                let refused_by = first + offset_of(&packet_state, place) + 1;
+                host.take_back_fair(&mut packet_state, nth + 1);
+                return refused_by;
+            }
         }
     }
     0

@@ -90,10 +90,19 @@ pub trait Host: Sized {
     fn fair_in_use(&self) -> bool {
         false
     }
-    /// The words of a fair rule, each read once, the deadline first.
+    /// Whether some fair rule has rules of wider keys: the verifier removes code for them otherwise.
+    fn wider_in_use(&self) -> bool {
+        self.fair_in_use()
+    }
+    /// The words of a fair rule: [`Words::read`].
     #[inline(always)]
     fn fair_words(&self, rule: &Rule) -> Words {
         rule.fair_words()
+    }
+    /// Whether a fair rule does nothing: [`Words::are_idle_in`].
+    #[inline(always)]
+    fn fair_is_idle(&self, rule: &Rule) -> bool {
+        rule.fair_words().are_idle()
     }
     /// Returns `number`, whatever `any` is. In the kernel, the verifier loses its knowledge of the value here.
     fn forget_number(&self, number: u64, any: u64) -> u64 {

@@ -3,6 +3,7 @@
 use super::newcomer::Newcomer;
 use super::slot::Slot;
 use super::verdict::Passage;
+use crate::fair::{MOST_FAIR, WIDER_KEYS, Wider};
 use crate::limiter::Charge;
 use crate::rule::{MAX_RULES, RuleSpan, Subject};
 use crate::source_sketch;
@@ -56,6 +57,25 @@ pub(super) struct Charged {
     pub(super) _pad: u32,
 }
 
+/// The places of the charges of fair rules: of each at its own key, then at each wider one.
+pub(super) const FAIR_PLACES: u32 = MOST_FAIR * (1 + WIDER_KEYS);
+/// Rounded up, so that a mask bounds an index: a comparison may be of another register than the one that the kernel's verifier
+/// sees used.
+pub(super) const ROOM_FOR_PLACES: u32 = FAIR_PLACES.next_power_of_two();
+
+/// A fair rule's charge.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub(super) struct FairCharge {
+    pub(super) slot: Slot,
+    pub(super) charge: Charge,
+    /// The level, as [`crate::fair::Level::to_bits`].
+    pub(super) level: u64,
+    /// The rule's row, after the first of the packet's fair rules.
+    pub(super) offset: u32,
+    pub(super) _pad: u32,
+}
+
 /// The working state of a packet with several rules.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
@@ -70,6 +90,10 @@ pub struct PacketState {
     pub(super) is_new: u32,
     pub(super) newcomer: Newcomer,
     pub(super) charges: [Charged; MAX_RULES as usize],
+    /// The row of the first fair rule, and the wider keys of the one that was charged last.
+    pub(super) first_fair: u32,
+    pub(super) wider: u32,
+    fair: [FairCharge; ROOM_FOR_PLACES as usize],
 }
 
 impl PacketState {
@@ -78,6 +102,24 @@ impl PacketState {
     #[must_use]
     pub fn case(&self) -> (RuleSpan, Subject) {
         (self.span, self.subject)
+    }
+
+    /// The charge of the fair rule at a place.
+    #[inline(always)]
+    pub(super) const fn fair(&self, place: u32) -> &FairCharge {
+        &self.fair[(place & (ROOM_FOR_PLACES - 1)) as usize]
+    }
+
+    /// The same, to change it.
+    #[inline(always)]
+    pub(super) const fn fair_mut(&mut self, place: u32) -> &mut FairCharge {
+        &mut self.fair[(place & (ROOM_FOR_PLACES - 1)) as usize]
+    }
+
+    /// The wider keys of the fair rule whose source was charged last.
+    #[inline(always)]
+    pub(super) const fn wider(&self) -> Wider {
+        Wider::from_bits(self.wider)
     }
 
     /// The number of the packet's source: [`source_sketch::number`].

@@ -46,16 +46,16 @@ pub trait Steps: FullTable {
         take_back(self, packet_state, count);
     }
     /// [`charge_fair`].
-    fn charge_fair(&self, packet_state: &mut PacketState, nth: u32) -> FairStep {
-        charge_fair(self, packet_state, nth)
+    fn charge_fair(&self, packet_state: &mut PacketState, place: u32) -> FairStep {
+        charge_fair(self, packet_state, place)
     }
     /// [`charge_new_fair`].
-    fn charge_new_fair(&self, packet_state: &mut PacketState, nth: u32) -> FairStep {
-        charge_new_fair(self, packet_state, nth)
+    fn charge_new_fair(&self, packet_state: &mut PacketState, place: u32) -> FairStep {
+        charge_new_fair(self, packet_state, place)
     }
     /// [`take_back_fair`].
-    fn take_back_fair(&self, packet_state: &mut PacketState, first: u32, count: u32) {
-        take_back_fair(self, packet_state, first, count);
+    fn take_back_fair(&self, packet_state: &mut PacketState, count: u32) {
+        take_back_fair(self, packet_state, count);
     }
     /// [`estimate`].
     fn estimate(&self, packet_state: &mut PacketState) {

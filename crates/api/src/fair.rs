@@ -10,6 +10,15 @@ pub struct FairStatus {
     pub state: FairState,
     /// The rate that each source may have now, in units a second; `null` while nothing is refused.
     pub level: Option<f64>,
+    /// The widest keys that have a level now: `sources`, `networks` or `all`; `null` while nothing is refused.
+    #[serde(default)]
+    pub limited_by: Option<String>,
+    /// The rate that each network may have now, in units a second; `null` while networks have no level.
+    #[serde(default)]
+    pub network_level: Option<f64>,
+    /// The rate that all sources together may have now; `null` while they have no level.
+    #[serde(default)]
+    pub total_level: Option<f64>,
     /// The bounds of the level. `at_most` is `null` if none is configured.
     pub at_least: f64,
     pub at_most: Option<f64>,
@@ -21,6 +30,11 @@ pub struct FairStatus {
     /// What sources send and what passes, in units a second.
     pub offered: f64,
     pub passed: f64,
+    /// Units a second that the levels of networks, and of all sources together, refuse.
+    #[serde(default)]
+    pub refused_by_networks: f64,
+    #[serde(default)]
+    pub refused_by_all: f64,
     /// What the servers serve, and what they can; `null` until an overload has shown it.
     pub goodput: f64,
     pub capacity: Option<f64>,
@@ -134,6 +148,12 @@ impl From<&FairStatus> for FairLevel {
 }
 
 impl FairStatus {
+    /// Each source has a level.
+    pub const SOURCES: &str = "sources";
+    /// Each network has one, too.
+    pub const NETWORKS: &str = "networks";
+    /// And all sources together.
+    pub const ALL: &str = "all";
     /// With `[agent] mode = "observe"`, fair limits are not evaluated.
     pub const OBSERVE_MODE: &str = "observe-mode";
     /// The limit's maps in the kernel cannot be opened.

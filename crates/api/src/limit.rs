@@ -241,8 +241,8 @@ pub struct LimitStatus {
 pub struct LevelStatus {
     /// Its key: prefix lengths as in `24/48`, or `all`.
     pub level: String,
-    /// How many times the limit's rate and burst it allows.
-    pub factor: f64,
+    /// How many times the limit's rate and burst it allows; `null` with `rate = "fair"`.
+    pub factor: Option<f64>,
     /// Packets refused by this level.
     pub throttled: Count,
     /// Packets that would have been refused if the limit were not on `observe`.

@@ -73,6 +73,9 @@ impl Limit {
             LevelKey::Asn { .. } => "per network".to_owned(),
             LevelKey::All => "for all".to_owned(),
         };
+        if self.is_fair() {
+            return format!("when needed {key}");
+        }
         format!("{} times {key}", level.factor.factor())
     }
 

@@ -201,13 +201,7 @@ fn check(limit: &Limit, place: Place<'_>, problems: &mut Problems) {
             "leave out throttle",
         );
     }
-    for key in [
-        Limit::BURST,
-        Limit::TIERS,
-        Limit::LEVELS,
-        Limit::ESCALATE,
-        Limit::CLUSTER,
-    ] {
+    for key in [Limit::BURST, Limit::TIERS, Limit::ESCALATE, Limit::CLUSTER] {
         if place.has(&key) {
             let name = key.name;
             let help = format!("leave out {name}, or write it in a second limit");

@@ -16,7 +16,7 @@ const MOST: usize = 7;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Level {
     pub key: LevelKey,
-    /// The factor on each rate and burst.
+    /// The factor on each rate and burst; 1 of a fair limit, which has none.
     pub factor: Multiplier,
 }
 
@@ -53,9 +53,9 @@ pub struct LevelTable {
     /// its direction.
     #[key(absent = "not a key")]
     key: Option<LevelWord>,
-    /// How many times the limit's rate, burst and tiers the level allows: more than the level before.
-    #[key(range = (1.0, 1e6), examples = ["20"])]
-    factor: Multiplier,
+    /// How many times the limit's rate, burst and tiers the level allows: more than the level before. Not with `rate = "fair"`.
+    #[key(absent = "required, unless `rate = \"fair\"`", range = (1.0, 1e6), examples = ["20"])]
+    factor: Option<Multiplier>,
 }
 
 impl LevelTable {
@@ -70,7 +70,7 @@ impl LevelTable {
             }
             _ => return None,
         };
-        let factor = self.factor;
+        let factor = self.factor.unwrap_or(Multiplier::ONE);
         Some(Level { key, factor })
     }
 }
@@ -196,6 +196,10 @@ pub fn check(
 ) -> Vec<Level> {
     let mut levels: Vec<Level> = Vec::new();
     for read in place.tables::<LevelTable>(key) {
+        if !read.has(&LevelTable::FACTOR) {
+            let help = format!("write a factor: {}", LevelTable::FACTOR.example());
+            problems.error(read.span(), "missing key \"factor\" in levels", help);
+        }
         let Some(mut level) = read.table.level() else {
             continue;
         };
@@ -230,6 +234,54 @@ pub fn check(
     if levels.len() > MOST {
         let message = format!("{} levels of one limit are too many", levels.len());
         problems.error(place.span_of(key), message, format!("write at most {MOST}"));
+    }
+    levels
+}
+
+/// The levels of a limit with `rate = "fair"`, whose rates the agent finds: networks, and then all sources together.
+pub fn check_fair(
+    place: Place<'_>,
+    key: &schema::Key,
+    own: OwnKey,
+    problems: &mut Problems,
+) -> Vec<Level> {
+    let mut levels: Vec<Level> = Vec::new();
+    for read in place.tables::<LevelTable>(key) {
+        if read.has(&LevelTable::FACTOR) {
+            let message = "factor is not supported with rate = \"fair\"";
+            let help = "leave out factor: the agent finds each level";
+            problems.error(read.span_of(&LevelTable::FACTOR), message, help);
+        }
+        let Some(level) = read.table.level() else {
+            continue;
+        };
+        let before = levels.last().map(|level| level.key);
+        let wrong = match (before, level.key) {
+            (_, LevelKey::Asn { .. }) => Some((
+                "key = \"asn\" of a level is not supported with rate = \"fair\"",
+                "write prefix = \"24/48\"",
+            )),
+            (None, LevelKey::All) => Some((
+                "the first level is key = \"all\": with rate = \"fair\" it is that of networks",
+                "write levels = [{ prefix = \"24/48\" }, { key = \"all\" }]",
+            )),
+            (Some(LevelKey::Prefix { .. }), LevelKey::Prefix { .. }) => Some((
+                "a second level with a prefix is not supported with rate = \"fair\"",
+                "leave out one of them",
+            )),
+            _ => None,
+        };
+        let of_key = if read.has(&LevelTable::PREFIX) {
+            LevelTable::PREFIX
+        } else {
+            LevelTable::KEY
+        };
+        if let Some((message, help)) = wrong {
+            problems.error(read.span_of(&of_key), message, help);
+        } else if let Some((message, help)) = not_wider(own, before, level.key) {
+            problems.conflict(read.span_of(&of_key), message, help);
+        }
+        levels.push(level);
     }
     levels
 }

@@ -111,7 +111,9 @@ pub struct Limit {
     #[key(default = Vec::new(), examples = ["60/h", "10/5s"])]
     pub(crate) tiers: Vec<RateText>,
     /// The same limit at wider keys, the narrowest first: a packet must conform to the limit and to all levels, and is
-    /// charged to none if one refuses it. Each has a `factor`, and a `prefix` or a `key`. See the guide on levels.
+    /// charged to none if one refuses it. Each has a `factor`, and a `prefix` or a `key`. See the guide on levels. With
+    /// `rate = "fair"`, networks and then all sources together, which have a level while that of sources does not suffice:
+    /// see the guide on fair limits.
     #[key(default = Vec::new())]
     pub levels: Vec<Level>,
     /// Bans a source whose packets the limit keeps refusing, within a second. A ban takes the key's address or prefix, and

@@ -42,7 +42,11 @@ pub fn check(read: &mut Located<'_, Limit>, problems: &mut Problems) {
         ipv6: limit.ipv6_prefix,
     };
     let algorithm = limit.algorithm;
-    limit.levels = levels::check(place, &Limit::LEVELS, own, algorithm, &rates, problems);
+    limit.levels = if limit.is_fair() {
+        levels::check_fair(place, &Limit::LEVELS, own, problems)
+    } else {
+        levels::check(place, &Limit::LEVELS, own, algorithm, &rates, problems)
+    };
     rates.check(problems);
     if let (Action::Shape, Some(main)) = (limit.action, &rates.main) {
         check_queue(place, main.rate, rates.burst_of(main.rate), problems);

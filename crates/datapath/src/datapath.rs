@@ -458,9 +458,8 @@ impl Datapath {
     pub fn rule_in_effect(&self, row: usize) -> Option<Rule> {
         let rule = self.image.rules.get(row)?;
         if rule.is_fair() {
-            let words = self.rows.fair(self.rows.first_of(self.bank()) + row);
             let now = self.settings.scale.ticks(clock::monotonic_nanoseconds());
-            return Some(rule.at_level(words.level_at(now)));
+            return Some(rule.at_level(self.fair_level(row, now)));
         }
         let share = self.shares.get(&self.image.limit_of_row(row)?);
         Some(share.map_or(*rule, |(share, _)| rule.at_share(*share)))

@@ -25,7 +25,7 @@ pub enum LoadError {
     ForeignObject,
     /// No permission.
     #[error(
-        "loading a BPF program is not permitted: run as root, or with CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON"
+        "loading a BPF program is not permitted: run as root, or with CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON; in a container, permit `bpf` in its seccomp profile, too"
     )]
     NotPermitted,
     /// The kernel lacks BPF, or a feature of it.
@@ -175,9 +175,7 @@ impl LoadError {
                 verifier_log,
             } => {
                 let log = verifier_log.to_string();
-                if log.trim().is_empty()
-                    && matches!(io_error.raw_os_error(), Some(libc::EPERM | libc::EACCES))
-                {
+                if lacks_capability(&io_error, &log) {
                     return Self::NotPermitted;
                 }
                 // Without room for the verifier's log (ENOSPC), another attempt fails as well.
@@ -214,6 +212,12 @@ impl From<MapError> for LoadError {
             _ => Self::Map(error),
         }
     }
+}
+
+/// Whether a capability is missing for loading. Without CAP_PERFMON the verifier forbids arithmetic of pointers.
+fn lacks_capability(error: &io::Error, log: &str) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EPERM | libc::EACCES))
+        && (log.trim().is_empty() || log.contains("prohibited for !root"))
 }
 
 fn kernel(what: &str) -> LoadError {
@@ -438,5 +442,21 @@ impl AttachError {
                 source: error,
             },
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_verifier_without_perfmon_means_a_missing_capability() {
+        let refused = |number, log| lacks_capability(&io::Error::from_raw_os_error(number), log);
+        // Linux 6.1, with CAP_BPF and CAP_NET_ADMIN.
+        let log = "11221: (0f) r1 += r7\nR1 has pointer with unsupported alu operation, pointer arithmetic with it \
+                   prohibited for !root\nprocessed 30 insns";
+        assert!(refused(libc::EACCES, log) && refused(libc::EPERM, "\n"));
+        assert!(!refused(libc::EACCES, "R1 invalid mem access 'scalar'"));
+        assert!(!refused(libc::E2BIG, ""));
     }
 }

@@ -3,25 +3,31 @@
 //! A handle has maps of its own, so that its thread waits for no change of the policy. It is of one policy: after a change, take
 //! new ones. What an old one writes has no effect.
 
-use std::collections::{BTreeMap, BTreeSet};
+mod rows;
+
+use std::collections::BTreeMap;
 use std::os::fd::AsFd as _;
 use std::sync::Arc;
 
 use aya::maps::{Map, MapData, PerCpuArray};
 use common::bank::Bank;
 use common::counters::{Counters, Traffic};
-use common::fair::{LIFE_NANOSECONDS, Level, Offered, Words};
+use common::fair::{LIFE_NANOSECONDS, Level, Offered, Wider, Words};
 use common::hot::CpuRow;
-use common::time::TickScale;
+use common::key::HashSeed;
+use common::packet::Address;
+use common::rule::{Rule, Subject};
+use common::time::{TickScale, Ticks};
 use config::policy::{Config, Limit, Mode, Unit};
 use host::clock;
 
-use crate::compile::Image;
+use crate::compile::LimitAt;
 use crate::datapath::Datapath;
 use crate::error::LoadError;
 use crate::maps::access::{array_of, map};
 use crate::maps::offered::OfferedRing;
 use crate::maps::rows::{Rows, Writings};
+use rows::{CountedRows, FairRow, WIDER};
 
 /// A fair limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,10 +43,21 @@ pub struct FairLimit {
 pub struct FairCounts {
     /// Passed by all rules.
     pub passed: u64,
-    /// Refused by the level.
+    /// Refused by the levels of all keys.
     pub refused: u64,
+    /// By those of networks, and of all sources together.
+    pub refused_by_wider: [u64; WIDER],
     /// Refused by `at_most`.
     pub refused_by_most: u64,
+}
+
+/// The levels of all keys of a limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct FairLevels {
+    /// That of each source. `None`: nothing is refused.
+    pub source: Option<FairLevel>,
+    /// Those of each network, and of all sources together, if they have one.
+    pub wider: [Option<FairLevel>; WIDER],
 }
 
 /// A level: what each key may have.
@@ -59,6 +76,8 @@ pub struct FairSample {
     pub hi: u64,
     /// Second half.
     pub lo: u64,
+    /// The same of its network's key; 0 if the limit has no level of networks.
+    pub network: (u64, u64),
     /// Its cost.
     pub units: u32,
     /// The one-in-so-many of its sample.
@@ -70,7 +89,9 @@ pub struct FairHandle {
     limit: FairLimit,
     rows: Rows,
     /// The rows of its fair rules, of all classes, in the bank in effect.
-    fair: Vec<usize>,
+    fair: Vec<FairRow>,
+    /// The rule of its networks.
+    networks: Option<Rule>,
     /// That bank, and the writing of it with these rules.
     bank: Bank,
     writing: u64,
@@ -81,36 +102,8 @@ pub struct FairHandle {
     scale: TickScale,
     shift: u8,
     words: Words,
-}
-
-/// Rows of counters of a limit.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct CountedRows {
-    /// Those with the passed packets of its spans.
-    spans: Vec<u32>,
-    fair: Vec<u32>,
-    most: Vec<u32>,
-}
-
-impl CountedRows {
-    fn of(image: &Image, limit: usize) -> Self {
-        let mut rows = Self::default();
-        let mut spans = BTreeSet::new();
-        for (counted, rule) in image.catalogue.iter().zip(&image.rules) {
-            if counted.at.limit != limit {
-                continue;
-            }
-            spans.insert(counted.span);
-            let own = if rule.is_fair() {
-                &mut rows.fair
-            } else {
-                &mut rows.most
-            };
-            own.push(rule.counter);
-        }
-        rows.spans = spans.into_iter().collect();
-        rows
-    }
+    /// The levels of wider keys.
+    wider: [Level; WIDER],
 }
 
 impl Datapath {
@@ -140,15 +133,41 @@ impl Datapath {
             .collect()
     }
 
+    /// The secret by which keys have their places, and networks their phases.
+    #[must_use]
+    pub const fn seed(&self) -> &HashSeed {
+        &self.settings.seed
+    }
+
+    /// The level in effect of a fair rule, by its row in the image: of a wider key, only while the row of the source names it.
+    pub(crate) fn fair_level(&self, row: usize, now: Ticks) -> Level {
+        let first = self.rows.first_of(self.bank());
+        let level = self.rows.fair(first + row).level_at(now);
+        let Some(at) = self.image.at_of_row(row).filter(|at| at.level > 0) else {
+            return level;
+        };
+        let own = LimitAt { level: 0, ..at };
+        let is_source = |other: &usize| {
+            self.image.rules[*other].is_fair() && self.image.at_of_row(*other) == Some(own)
+        };
+        let Some(source) = (0..row).rev().find(is_source) else {
+            return Level::OFF;
+        };
+        let words = self.rows.fair(first + source);
+        let distance = words.wider.distance(at.level as u32 - 1) as usize;
+        if words.level_at(now).is_off() || distance != row - source {
+            return Level::OFF;
+        }
+        level
+    }
+
     fn fair_handle(&self, index: usize, limit: &Limit) -> Result<FairHandle, LoadError> {
         let first = self.rows.first_of(self.bank());
-        let rules = self.image.rules.iter().enumerate();
-        let fair: Vec<usize> = rules
-            .filter(|(row, rule)| rule.is_fair() && self.image.limit_of_row(*row) == Some(index))
-            .map(|(row, _)| row)
-            .collect();
-        let shift = fair.first().map_or(0, |row| self.image.rules[*row].shift);
-        let fair: Vec<usize> = fair.into_iter().map(|row| first + row).collect();
+        let fair = FairRow::all(&self.image, index, first);
+        let own = fair.first();
+        let shift = own.map_or(0, |own| self.image.rules[own.row - first].shift);
+        let networks = own.filter(|own| own.wider[0] > 0);
+        let networks = networks.map(|own| own.row - first + usize::from(own.wider[0]));
         Ok(FairHandle {
             limit: FairLimit {
                 name: limit.name.clone(),
@@ -158,7 +177,9 @@ impl Datapath {
             rows: Rows::map(array_of(&self.ebpf, "RULES")?, self.rows.of_bank())?,
             words: fair
                 .first()
-                .map_or(Words::default(), |row| self.rows.fair(*row)),
+                .map_or(Words::default(), |own| self.rows.fair(own.row)),
+            wider: [Level::OFF; WIDER],
+            networks: networks.map(|row| self.image.rules[row]),
             fair,
             bank: self.bank(),
             writing: self.writings.of(self.bank()),
@@ -203,9 +224,15 @@ impl FairHandle {
                 Ok::<_, LoadError>(units.fold(sum, u64::wrapping_add))
             })
         };
+        let mut refused_by_wider = [0; WIDER];
+        for (refused, rows) in refused_by_wider.iter_mut().zip(&self.counted.wider) {
+            *refused = sum(rows, |row| row.throttled)?;
+        }
+        let by_wider = refused_by_wider.iter().sum::<u64>();
         Ok(FairCounts {
             passed: sum(&self.counted.spans, |row| row.passed)?,
-            refused: sum(&self.counted.fair, |row| row.throttled)?,
+            refused: sum(&self.counted.fair, |row| row.throttled)?.wrapping_add(by_wider),
+            refused_by_wider,
             refused_by_most: sum(&self.counted.most, |row| row.throttled)?,
         })
     }
@@ -224,7 +251,26 @@ impl FairHandle {
 
     /// The same from an instant of the monotonic clock.
     pub fn set_at(&mut self, level: Option<FairLevel>, nanoseconds: u64) {
-        self.words.level = level.map_or(Level::OFF, |level| self.level(level));
+        let levels = FairLevels {
+            source: level,
+            ..FairLevels::default()
+        };
+        self.set_levels_at(levels, nanoseconds);
+    }
+
+    /// Puts levels in effect for two seconds from now. Those of keys that the limit does not have are left out.
+    pub fn set_levels(&mut self, levels: FairLevels) {
+        self.set_levels_at(levels, clock::monotonic_nanoseconds());
+    }
+
+    /// The same from an instant of the monotonic clock.
+    pub fn set_levels_at(&mut self, levels: FairLevels, nanoseconds: u64) {
+        let word = |level: Option<FairLevel>| level.map_or(Level::OFF, |level| self.level(level));
+        // Without a level of sources, the program looks at none.
+        let wider = levels
+            .wider
+            .map(|level| level.filter(|_| levels.source.is_some()));
+        (self.words.level, self.wider) = (word(levels.source), wider.map(word));
         self.write(nanoseconds);
     }
 
@@ -252,6 +298,7 @@ impl FairHandle {
             each(FairSample {
                 hi,
                 lo,
+                network: self.networks.map_or((0, 0), |rule| key_at(&rule, hi, lo)),
                 units,
                 one_in,
             });
@@ -259,10 +306,29 @@ impl FairHandle {
     }
 
     fn write(&mut self, nanoseconds: u64) {
-        self.words.until = self.scale.ticks(nanoseconds + LIFE_NANOSECONDS);
+        let until = self.scale.ticks(nanoseconds + LIFE_NANOSECONDS);
+        self.words.until = until;
         self.writings.within(self.bank, self.writing, || {
-            for row in &self.fair {
-                self.rows.set_fair(*row, self.words);
+            for own in &self.fair {
+                let mut named = [0; WIDER];
+                for ((named, distance), level) in named.iter_mut().zip(own.wider).zip(self.wider) {
+                    if distance == 0 || level.is_off() {
+                        continue;
+                    }
+                    *named = distance;
+                    let words = Words {
+                        until,
+                        level,
+                        ..Words::default()
+                    };
+                    // Before the row that names it. One that is no longer named ends by itself.
+                    self.rows.set_fair(own.row + usize::from(distance), words);
+                }
+                let words = Words {
+                    wider: Wider::new(named),
+                    ..self.words
+                };
+                self.rows.set_fair(own.row, words);
             }
         });
     }
@@ -272,13 +338,26 @@ impl FairHandle {
     }
 }
 
-/// A level in the words of a rule: the interval rounded up, the burst down.
+/// The key of an address under a rule.
+fn key_at(rule: &Rule, hi: u64, lo: u64) -> (u64, u64) {
+    let is_ipv4 = u32::from(Address { hi, lo }.is_ipv4());
+    let key = rule.key_of(&Subject {
+        hi,
+        lo,
+        is_ipv4,
+        ..Subject::default()
+    });
+    (key.hi, key.lo)
+}
+
+/// A level in the words of a rule: the interval rounded up, the burst down to a part of a unit.
 fn level_of(level: FairLevel, shift: u8, scale: TickScale) -> Level {
     // Exact: powers of two.
     let ticks_a_second = 1e9 * 2f64.powi(scale.left as i32 - scale.right as i32);
     let interval = ticks_a_second * 2f64.powi(shift.into()) / level.rate.max(0.0);
     // A conversion of infinity, as of all that is too large, is the largest number.
-    Level::new(interval.ceil() as u64, level.burst as u64)
+    let burst = level.burst * Level::parts(shift) as f64;
+    Level::new(interval.ceil() as u64, burst as u64, shift)
 }
 
 #[cfg(test)]
@@ -296,7 +375,10 @@ mod tests {
             (second, second / 20)
         );
         // Three packets in a second, by a rounded interval.
-        assert_eq!(level(3.0, 2.9, 0), Level::new(second.div_ceil(3), 2));
+        assert_eq!(
+            level(3.0, 2.9, 0),
+            Level::new(second.div_ceil(3), 2 * 64 + 57, 0)
+        );
         let bucket = level(1e6, 3_000.0, 12).bucket(12);
         assert_eq!(bucket.charge(1_000_000), second);
         assert_eq!(bucket.charge(3_000), bucket.tolerance());
@@ -306,10 +388,10 @@ mod tests {
         for rate in [0.0, -1.0, f64::NAN, 1e-9] {
             assert_eq!(
                 level(rate, 5.0, 0),
-                Level::new(Level::LONGEST_INTERVAL, 5),
+                Level::new(Level::LONGEST_INTERVAL, 5 * 64, 0),
                 "{rate}"
             );
         }
-        assert_eq!(level(f64::INFINITY, 5.0, 0), Level::new(1, 5));
+        assert_eq!(level(f64::INFINITY, 5.0, 0), Level::new(1, 5 * 64, 0));
     }
 }

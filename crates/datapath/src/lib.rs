@@ -36,7 +36,7 @@ pub use devices::gateways::default_gateways;
 pub use devices::names::default_route_interfaces;
 pub use devices::{host_links, topology};
 pub use error::{AttachError, LoadError};
-pub use fair::{FairCounts, FairHandle, FairLevel, FairLimit, FairSample};
+pub use fair::{FairCounts, FairHandle, FairLevel, FairLevels, FairLimit, FairSample};
 pub use hooks::attach::Step;
 pub use hooks::attached::{Attached, Turn};
 pub use hooks::conflicts::PinLock;

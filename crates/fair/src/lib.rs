@@ -25,6 +25,6 @@ pub use history::{History, Second, Step};
 pub use law::{Cause, Failure, Law, Report, State};
 pub use level::Level;
 pub use loads::{LASTS as LOAD_LASTS, Load, Loads, MOST as MOST_LOAD, Refused};
-pub use parameters::{Settings, Unit, period};
+pub use parameters::{Settings, Tier, Unit, period};
 pub use reading::{Connections, Queue, Reading, Reported, Source};
 pub use samples::{Above, HEAVIEST, Heavy, Samples};

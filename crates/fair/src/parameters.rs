@@ -20,8 +20,12 @@ pub(crate) const LEAST_AT_ALL: f64 = 2.0;
 /// Seconds of its rate that a source may always send at once: what network cards and senders gather.
 pub(crate) const GATHERED: f64 = 0.01;
 /// A network's bursts, in largest bursts of a source.
-#[cfg(test)]
 pub(crate) const FULL_TIMES_A_NETWORK: f64 = 4.0;
+/// Seconds in which the time that a network's bucket stores follows its level. A state is an instant: a burst of as many units at
+/// each level would let all networks send at once when the level falls, and none of them when it rises.
+pub(crate) const FOLLOWS_LEVEL: f64 = 5.0;
+/// Seconds of the rate of all sources that pass at once: what the queues of servers hold.
+pub(crate) const BURST_OF_ALL: f64 = 0.05;
 /// The share of a burst at the onset, and what is added a second: whole again after seven seconds.
 pub(crate) const FIRST_BURST_SHARE: f64 = 0.3;
 pub(crate) const BURST_SHARE_A_SECOND: f64 = 0.1;
@@ -126,6 +130,8 @@ pub(crate) const SAMPLES_OF_STRANGERS: f64 = 1500.0;
 pub(crate) const TOO_MANY: f64 = 1.05;
 pub(crate) const TICKS_TO_NETWORKS: u32 = 20;
 pub(crate) const TICKS_TO_ALL: u32 = 10;
+/// The rate of all sources together, in capacities, below which it cannot fall.
+pub(crate) const LEAST_ROOM: f64 = 0.1;
 /// Back to sources alone: the level that they could have, in least levels, and ticks.
 pub(crate) const EASY: f64 = 1.2;
 pub(crate) const TICKS_BACK: u32 = 10;
@@ -170,8 +176,9 @@ pub(crate) const NO_GOODPUT: f64 = 0.01;
 pub(crate) const NO_PART: f64 = 0.05;
 
 /// The unit that a limit counts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Unit {
+    #[default]
     Packets,
     Connections,
     Bytes,
@@ -198,6 +205,18 @@ impl Unit {
     }
 }
 
+/// The keys that have levels.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Tier {
+    /// Each source.
+    #[default]
+    Sources,
+    /// Each network, too.
+    Networks,
+    /// And all sources together.
+    All,
+}
+
 /// The settings of a limit.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Settings {
@@ -206,8 +225,8 @@ pub struct Settings {
     pub at_least: f64,
     /// The level at which the limit is off, in units a second. None: twice the capacity.
     pub at_most: Option<f64>,
-    /// Whether networks, and all sources together, can be limited, too.
-    pub tiers: bool,
+    /// The widest keys that can be limited.
+    pub widest: Tier,
 }
 
 /// Seconds from the last reading until the next. It is due earlier than the longest tick once enough units have come.

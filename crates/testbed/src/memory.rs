@@ -47,6 +47,8 @@ pub struct Memory {
     pub shape: Shape,
     pub ring_words: u32,
     pub clock: AtomicU64,
+    /// By which keys have their places.
+    pub seed: HashSeed,
     /// Ticks, as [`Memory::clock`].
     pub room_until: AtomicU64,
     /// A thread yields before one in this many of its changes of a state; never if 0.
@@ -110,6 +112,7 @@ impl Memory {
             ring_words,
             clock: AtomicU64::new(1 << 40),
             room_until: AtomicU64::new(0),
+            seed: HashSeed::of_number(1),
             delay_one_in: 0,
             delay_loads_one_in: 0,
             counts: Default::default(),
@@ -244,7 +247,7 @@ impl<'m> Host for &'m Memory {
         self.shape
     }
     fn hash(&self, key: &Key) -> Hash {
-        HashSeed::of_number(1).hash(key)
+        self.seed.hash(key)
     }
     fn ring_words(&self) -> u32 {
         self.ring_words

@@ -4,7 +4,8 @@ use anyhow::{Context as _, Result};
 use common::packet::build::Frame;
 use common::settings::Runtime;
 use common::stream::StreamSettings;
-use datapath::Entry;
+use datapath::{Entry, FairLevel, FairLevels};
+use host::clock;
 
 use super::{Case, Sources, Subject};
 use crate::policies::{
@@ -144,6 +145,7 @@ pub fn all(only: &str) -> Result<Vec<Case>> {
     by_tc(&mut cases)?;
     connections(&mut cases)?;
     sampled(&mut cases)?;
+    fair(&mut cases)?;
     Ok(cases.cases)
 }
 
@@ -344,4 +346,44 @@ fn sampled(cases: &mut Cases<'_>) -> Result<()> {
             Ok(Subject::Weir(Box::new(weir), Entry::Xdp))
         },
     )
+}
+
+/// A fair limit beside another one: off, at a level of sources, and at those of networks and of all, too.
+fn fair(cases: &mut Cases<'_>) -> Result<()> {
+    // More than one CPU can send.
+    let level = Some(FairLevel {
+        rate: 1e9,
+        burst: 1e6,
+    });
+    let levels = |wider: [Option<FairLevel>; 2]| FairLevels {
+        source: level,
+        wider,
+    };
+    let off = FairLevels::default();
+    let networks = "levels = [{ prefix = \"24/48\" }, { key = \"all\" }]";
+    for (name, more, levels) in [
+        ("off", "", off),
+        ("with levels, off", networks, off),
+        ("at a level", "", levels([None, None])),
+        ("with levels, of sources alone", networks, levels([None; 2])),
+        ("with levels, of networks", networks, levels([level, None])),
+        ("with levels, of all", networks, levels([level, level])),
+    ] {
+        let row = row(format!("one limit, hot key, a fair one {name}"));
+        let text = policy(&format!(
+            "{}[[limit]]\nname = \"fair\"\nrate = \"fair\"\n{more}\n",
+            limit("a", HOT, "")
+        ));
+        cases.add(WEIR, row, || {
+            let weir = Weir::load(&text, Entry::Xdp)?;
+            // For longer than it is measured.
+            let from = clock::monotonic_nanoseconds() + 3_600_000_000_000;
+            let config = config::parse("limits.toml".as_ref(), &text);
+            let config = config.map_err(|report| anyhow::anyhow!("{report}"))?.config;
+            let mut handles = weir.datapath.fair_handles(&config)?;
+            handles[0].set_levels_at(levels, from);
+            Ok(Subject::Weir(Box::new(weir), Entry::Xdp))
+        })?;
+    }
+    Ok(())
 }

@@ -196,7 +196,7 @@ mod tests {
                 unit: fair::Unit::Packets,
                 at_least: 1.0,
                 at_most: None,
-                tiers: false,
+                widest: fair::Tier::Sources,
             })
             .report()
         }
@@ -236,7 +236,7 @@ mod tests {
                 unit: fair::Unit::Packets,
                 at_least: rate,
                 at_most: None,
-                tiers: false,
+                widest: fair::Tier::Sources,
             };
             let mut law = fair::Law::new(settings);
             let full = fair::Queue {

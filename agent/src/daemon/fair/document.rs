@@ -3,7 +3,7 @@
 use api::fair::{FairLoad, FairSignal, FairState, FairStatus, FairStranger};
 use config::policy::Limit;
 use fair::signals::{Kind, Signals, Watched};
-use fair::{Failure, State};
+use fair::{Failure, State, Tier};
 
 use super::changes::word_of_cause;
 use super::limited::Limited;
@@ -40,6 +40,13 @@ pub(super) fn document(limited: &Limited) -> FairStatus {
             State::Releasing => FairState::Releasing,
         },
         level: report.level.map(|level| level.rate),
+        limited_by: report
+            .level
+            .map(|level| word_of_tier(level.tier()).to_owned()),
+        network_level: report.level.and_then(|level| level.network),
+        total_level: report.level.and_then(|level| level.all),
+        refused_by_networks: limited.refused_by_wider[0],
+        refused_by_all: limited.refused_by_wider[1],
         at_least: settings.at_least,
         at_most: settings.at_most,
         held_by: report.cause.map(|cause| word_of_cause(cause).to_owned()),
@@ -63,6 +70,15 @@ pub(super) fn document(limited: &Limited) -> FairStatus {
         since: limited.began(),
         // The rest is added outside of the thread.
         ..FairStatus::default()
+    }
+}
+
+/// The word of the widest keys that have a level.
+const fn word_of_tier(tier: Tier) -> &'static str {
+    match tier {
+        Tier::Sources => FairStatus::SOURCES,
+        Tier::Networks => FairStatus::NETWORKS,
+        Tier::All => FairStatus::ALL,
     }
 }
 

@@ -1,9 +1,10 @@
 //! One fair limit: its law, what it reads, and what it writes.
 
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::Arc;
 use std::time::Instant;
 
-use datapath::{FairCounts, FairHandle, FairLevel};
+use datapath::{FairCounts, FairHandle, FairLevel, FairLevels};
 use fair::signals::{Scale, Signals};
 use fair::{Law, Loads, Queue, Reading, Reported, Samples, State, Step, Unit, period};
 
@@ -43,6 +44,8 @@ pub(super) struct Limited {
     // For documents.
     pub offered: f64,
     pub passed: f64,
+    /// Refused by the levels of networks, and of all sources together, in units a second.
+    pub refused_by_wider: [f64; 2],
     pub sources: usize,
     recent: Recent,
     /// The part of `recent` in documents.
@@ -88,6 +91,7 @@ impl Limited {
             changes: Changes::default(),
             offered: 0.0,
             passed: 0.0,
+            refused_by_wider: [0.0; 2],
             sources: 0,
             recent: Recent::default(),
             shared: SharedRecent::default(),
@@ -152,6 +156,13 @@ impl Limited {
         self.reported = load;
         let has_base = self.counts.is_some();
         self.read_at = now;
+        self.refused_by_wider = match (&counts, &self.counts) {
+            (Ok(now), Some(before)) => std::array::from_fn(|nth| {
+                let of = |counts: &FairCounts| counts.refused_by_wider[nth];
+                of(now).saturating_sub(of(before)) as f64 / elapsed
+            }),
+            _ => [0.0; 2],
+        };
         self.counts = counts.ok();
         self.take_samples();
         let scale = Scale {
@@ -214,13 +225,24 @@ impl Limited {
         })
     }
 
-    /// Writes the level, which is in effect for two seconds.
+    /// Writes the levels, which are in effect for two seconds.
     fn write(&mut self) {
-        let level = self.law.level().map(|level| FairLevel {
-            rate: level.rate,
-            burst: level.burst(1.0),
+        let level = self.law.level();
+        let wider = |rate: Option<f64>, burst: Option<f64>| {
+            let (rate, burst) = rate.zip(burst)?;
+            Some(FairLevel { rate, burst })
+        };
+        let levels = level.map(|level| FairLevels {
+            source: Some(FairLevel {
+                rate: level.rate,
+                burst: level.burst(1.0),
+            }),
+            wider: [
+                wider(level.network, level.network_burst()),
+                wider(level.all, level.all_burst()),
+            ],
         });
-        self.handle.set(level);
+        self.handle.set_levels(levels.unwrap_or_default());
     }
 
     fn take_samples(&mut self) {
@@ -234,7 +256,7 @@ impl Limited {
             samples.add(
                 (sample.hi, sample.lo),
                 1.0,
-                0,
+                number_of(sample.network),
                 units * f64::from(sample.one_in),
             );
         });
@@ -278,4 +300,11 @@ impl Limited {
     pub(super) const fn onsets(&self) -> u64 {
         self.changes.onsets()
     }
+}
+
+/// The number of a network, by the words of its key. Two of them share one with a probability of 2⁻⁶⁴.
+fn number_of((hi, lo): (u64, u64)) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    (hi, lo).hash(&mut hasher);
+    hasher.finish()
 }

@@ -3,8 +3,8 @@
 use std::ops::RangeInclusive;
 
 use config::policy::{Limit, ProtocolFilter, Rate, Signal, Unit};
-use fair::Settings;
 use fair::signals::Ports;
+use fair::{Settings, Tier};
 
 /// The least level without `at_least`, in packets or connections a second, and in bytes.
 const LEAST: f64 = 1.0;
@@ -81,7 +81,7 @@ impl LimitSettings {
                 unit,
                 at_least: fair.at_least.map_or(least, per_second),
                 at_most: fair.at_most.map(per_second),
-                tiers: false,
+                widest: widest(limit),
             },
             prefixes: (limit.ipv4_prefix, limit.ipv6_prefix),
             ports: Ports::new(ports).and_backends(&backends),
@@ -96,6 +96,15 @@ impl LimitSettings {
     /// Whether sockets are signals.
     pub(super) const fn reads_sockets(&self) -> bool {
         self.listeners || self.datagrams
+    }
+}
+
+/// The widest keys of a limit that can have a level: networks come before all sources.
+fn widest(limit: &Limit) -> Tier {
+    match limit.levels.len() {
+        0 => Tier::Sources,
+        1 => Tier::Networks,
+        _ => Tier::All,
     }
 }
 
@@ -146,6 +155,24 @@ mod tests {
         assert_eq!(named("\"1000-1015\"", "").len(), 16);
         let many = "signals = [\"sockets\", 8080]";
         assert_eq!(named("\"1000-1016\"", many), [8080]);
+    }
+
+    #[test]
+    fn levels_are_the_widest_keys_of_the_law() {
+        let widest = |levels: &str| {
+            let text = format!(
+                "[agent]\ninterfaces = [\"lo\"]\n[[limit]]\nname = \"dns\"\nprotocol = \"udp\"\nports = [53]\n\
+                 rate = \"fair\"\nlevels = [{levels}]\n"
+            );
+            let config = config::parse("limits.toml".as_ref(), &text).unwrap().config;
+            LimitSettings::of(&config.limits[0]).unwrap().law.widest
+        };
+        assert_eq!(widest(""), Tier::Sources);
+        assert_eq!(widest("{ prefix = \"24/48\" }"), Tier::Networks);
+        assert_eq!(
+            widest("{ prefix = \"24/48\" }, { key = \"all\" }"),
+            Tier::All
+        );
     }
 
     #[test]

@@ -71,6 +71,35 @@ fn the_summary_of_a_fair_limit_has_its_keys() {
 }
 
 #[test]
+fn networks_and_all_sources_are_levels_without_a_factor() {
+    let levels =
+        "levels = [{ prefix = \"24/48\" }, { key = \"all\" }]\nfair = { at_most = \"500/s\" }\n";
+    let limit = limit(levels);
+    assert!(
+        limit.summary().contains(
+            "at most 500/s, by sockets, when needed per IPv4 /24, IPv6 /48, when needed for all, drop"
+        ),
+        "{}",
+        limit.summary()
+    );
+    let at_levels = limit.at_levels();
+    let most: Vec<_> = at_levels
+        .iter()
+        .map(|at| (at.name.as_str(), at.shares.clone().unwrap().at_most))
+        .collect();
+    // `at_most` is a rate for sources.
+    let of_sources = Some(Rate::per_second(500));
+    assert_eq!(
+        most,
+        [
+            ("web", of_sources),
+            ("web at 24/48", None),
+            ("web at all", None)
+        ]
+    );
+}
+
+#[test]
 fn what_a_fair_limit_does_not_support_is_an_error() {
     for (text, message) in [
         ("fair = { at_least = \"59/min\" }", "at_least is below 1/s"),
@@ -114,7 +143,27 @@ fn what_a_fair_limit_does_not_support_is_an_error() {
         ("tiers = [\"60/h\"]", "tiers is not supported"),
         (
             "levels = [{ prefix = \"24/48\", factor = 20 }]",
-            "levels is not supported",
+            "factor is not supported with rate = \"fair\"",
+        ),
+        (
+            "levels = [{ key = \"all\" }]",
+            "the first level is key = \"all\"",
+        ),
+        (
+            "levels = [{ prefix = \"24/48\" }, { prefix = \"16/32\" }]",
+            "a second level with a prefix is not supported",
+        ),
+        (
+            "levels = [{ prefix = \"32/64\" }]",
+            "not wider than the limit's own key, 32/64",
+        ),
+        (
+            "levels = [{ prefix = \"24/48\" }, { key = \"asn\" }]\n[geo]\nasn = \"/asn.mmdb\"",
+            "key = \"asn\" of a level is not supported with rate = \"fair\"",
+        ),
+        (
+            "levels = [{ prefix = \"24/48\" }, { key = \"all\" }, { key = \"all\" }]",
+            "is not wider than the level before",
         ),
         ("key = \"all\"", "key = \"all\" is not supported"),
         (

@@ -1,6 +1,6 @@
 //! Limits at their levels.
 
-use super::{Key, Level, LevelKey, Limit, RateSpec, Tier};
+use super::{Fair, Key, Level, LevelKey, Limit, RateSpec, Tier};
 
 impl Level {
     /// The limit at this level, as a limit without levels.
@@ -15,8 +15,17 @@ impl Level {
             key,
             ipv4_prefix,
             ipv6_prefix,
-            rates: self.rates(&limit.rates),
+            rates: if limit.is_fair() {
+                limit.rates.clone()
+            } else {
+                self.rates(&limit.rates)
+            },
             levels: Vec::new(),
+            // A rate for sources alone.
+            shares: limit.shares.clone().map(|shares| Fair {
+                at_most: None,
+                ..shares
+            }),
             escalate: limit
                 .escalate
                 .filter(|_| key.has_address())

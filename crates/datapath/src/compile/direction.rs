@@ -169,7 +169,7 @@ pub(super) fn compile_after(
         prove_in_use,
         connections_in_use: u32::from(own.iter().any(|limit| limit.concurrent.is_some())),
         escalate_in_use: u32::from(own.iter().any(|limit| limit.escalate.is_some())),
-        fair_in_use: u32::from(own.iter().any(|limit| limit.is_fair())),
+        fair_in_use: fair_in_use(&own),
         answers: PacketBucket::of_replies(scale),
         cookies: PacketBucket::of_cookies(scale),
         essential: PacketBucket::of_essential(scale),
@@ -300,6 +300,19 @@ fn essential_limited(spans: &PairSpans, kinds: &PortKinds, rules: &[RuleSource])
     let neighbour_discovery = is_limited(table[span_index(Protocol::Icmp, Kind::Plain)]);
     u32::from(dhcp) << Essential::Dhcp as u32
         | u32::from(neighbour_discovery) << Essential::NeighbourDiscovery as u32
+}
+
+/// The bits of [`Settings::fair_in_use`].
+fn fair_in_use(limits: &[&Limit]) -> u32 {
+    let fair = limits.iter().filter(|limit| limit.is_fair());
+    fair.fold(0, |bits, limit| {
+        let wider = if limit.levels.is_empty() {
+            0
+        } else {
+            Settings::WIDER
+        };
+        bits | Settings::FAIR | wider
+    })
 }
 
 /// The values that a limit with `action = "mark"` sets.

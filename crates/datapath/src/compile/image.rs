@@ -11,6 +11,7 @@ use common::settings::{Mark, PortSpans, Settings};
 
 use config::policy::Multiplier;
 
+use super::at::LimitAt;
 use super::catalogue::CountedRule;
 use super::group::Group;
 use super::layout::Layout;
@@ -87,12 +88,14 @@ impl Image {
     /// The limit of a row of rules, as its index in the config.
     #[must_use]
     pub fn limit_of_row(&self, row: usize) -> Option<usize> {
-        Some(
-            self.catalogue
-                .get(row.checked_rem(self.catalogue.len())?)?
-                .at
-                .limit,
-        )
+        Some(self.at_of_row(row)?.limit)
+    }
+
+    /// The same at its key.
+    #[must_use]
+    pub fn at_of_row(&self, row: usize) -> Option<LimitAt> {
+        let row = row.checked_rem(self.catalogue.len())?;
+        Some(self.catalogue.get(row)?.at)
     }
 
     /// Whether `next` differs at most in what each [`common::bank::Bank`] has a copy of: rules, prefixes and their roots.

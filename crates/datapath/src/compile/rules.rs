@@ -1,5 +1,5 @@
 //! A limit's rules: one for its rate and one for each tier; two for each if the limit is soft or elastic. A fair limit has
-//! one for its level, and one for `at_most`.
+//! one for its level, one for that of each wider key, and one for `at_most`.
 
 use common::connections::MOST_CONCURRENT;
 use common::fair::SHIFT_OF_BYTES;

@@ -58,11 +58,18 @@ impl Limits<'_> {
         if own.iter().any(|nth| self.all[*nth].1.concurrent.is_some()) {
             return None;
         }
+        // Those of wider keys of fair limits are outside of the span.
+        let in_span = |nth: &&usize| {
+            let (at, limit) = self.all[**nth];
+            at.level == 0 || !limit.is_fair()
+        };
         let rules: usize = own
             .iter()
+            .filter(in_span)
             .map(|nth| rules::parts(self.all[*nth].1, mode).len())
             .sum();
-        let fair = own.iter().filter(|nth| self.all[**nth].1.is_fair()).count();
+        let fair = own.iter().filter(in_span);
+        let fair = fair.filter(|nth| self.all[**nth].1.is_fair()).count();
         let needs_port = own.iter().any(|nth| self.all[*nth].1.key.has_port());
         (rules <= MAX_RULES as usize && fair <= MOST_FAIR as usize && !needs_port).then_some(own)
     }
@@ -251,7 +258,10 @@ impl<'a> Rows<'a> {
         // Rules of one key are adjacent; otherwise the order is the config's. With levels, narrow keys are first: the
         // narrowest key that refuses a packet is reported.
         let mut ordered = applying.to_vec();
-        let has_levels = applying.iter().any(|nth| self.limits[*nth].0.level > 0);
+        let has_levels = applying.iter().any(|nth| {
+            let (at, limit) = self.limits[*nth];
+            at.level > 0 && !limit.is_fair()
+        });
         let width = |nth: &usize| {
             if has_levels {
                 width(self.limits[*nth].1)
@@ -279,7 +289,7 @@ impl<'a> Rows<'a> {
             )
         });
         let first = self.rows.len() as u32;
-        let (mut states, mut fair) = (0u8, Vec::new());
+        let (mut states, mut fair, mut wider) = (0u8, Vec::new(), Vec::new());
         for (position, nth) in ordered.iter().enumerate() {
             let place = &self.groups.places[*nth];
             let group_of = |other: Option<&usize>| other.map(|nth| self.groups.places[*nth].group);
@@ -318,7 +328,8 @@ impl<'a> Rows<'a> {
                     frame,
                 };
                 if enforcement == Enforcement::Fair {
-                    fair.push((at, source));
+                    let keys = if at.level > 0 { &mut wider } else { &mut fair };
+                    keys.push((at, source));
                     continue;
                 }
                 states |= 1 << position;
@@ -382,6 +393,11 @@ impl<'a> Rows<'a> {
                 limits: of_connections as usize,
                 packet: packet(),
             });
+        }
+        // Behind the span: the program reads them only while the row of their source names them.
+        wider.sort_unstable_by_key(|(at, _)| *at);
+        for (at, source) in wider {
+            self.add(at, (first + of_connections) as usize, source, (1, 0));
         }
         self.most = self.most.max(ordinary - of_connections);
         self.known.insert(applying.to_vec(), span);

@@ -5,7 +5,7 @@ use common::essential::Essential;
 use common::limiter::{AnyLimiter, Decision, Instants};
 use common::packet::{Direction, Kind, Protocol};
 use common::proof::PROVEN_REQUEST;
-use common::rule::RuleSpan;
+use common::rule::{KeyKind, Rule, RuleSpan};
 use common::settings::{PortSpans, Settings, span_index};
 use config::{load, parse};
 use proptest::prelude::*;
@@ -147,6 +147,60 @@ fn states_at_levels_are_no_states_of_a_rate() {
     assert_eq!(
         (carried(&bounded, &other), carried(&bounded, &fair)),
         (2, 1)
+    );
+}
+
+/// The program walks the rules of a span. Those of wider keys are behind it, and none of the others moves.
+#[test]
+fn rules_of_networks_and_of_all_are_behind_the_span() {
+    let fair = "[[limit]]\nname = \"a\"\nrate = \"fair\"\nfair = { at_most = \"300/s\" }\n";
+    let other = "[[limit]]\nname = \"b\"\nrate = \"9/s\"\n[[limit]]\nname = \"c\"\nrate = \"fair\"\nipv4_prefix = 24\n";
+    let levels = "levels = [{ prefix = \"24/48\" }, { key = \"all\" }]\n";
+    let plain = ingress(&format!("{fair}{other}"));
+    let wider = ingress(&format!("{fair}{levels}{other}"));
+    let of = |image: &super::Image| image.settings.spans[span_index(Protocol::Udp, Kind::Plain)];
+    assert_eq!(of(&plain), of(&wider));
+    let count = (of(&wider).count & !RuleSpan::FAIR) as usize;
+    let (first, rules) = (of(&wider).first as usize, &wider.rules);
+    let shape = |rules: &[Rule]| {
+        let rows = rules
+            .iter()
+            .map(|rule| (rule.key, rule.enforcement, rule.ring));
+        rows.collect::<Vec<_>>()
+    };
+    let span = first..first + count;
+    assert_eq!(
+        shape(&plain.rules[span.clone()]),
+        shape(&rules[span.clone()])
+    );
+    let behind: Vec<_> = (span.end..span.end + 2)
+        .map(|row| (wider.at_of_row(row).unwrap(), rules[row]))
+        .collect();
+    assert!(
+        behind
+            .iter()
+            .all(|(at, rule)| at.limit == 0 && rule.is_fair())
+    );
+    let keys = behind
+        .iter()
+        .map(|(at, rule)| (at.level, rule.key, rule.mask_ipv4));
+    let (address, all) = (KeyKind::Address as u8, KeyKind::All as u8);
+    assert_eq!(
+        keys.collect::<Vec<_>>(),
+        [(1, address, 0xffff_ff00_u32.to_be()), (2, all, 0)]
+    );
+    // Each key has slots of its own.
+    let groups = [
+        &rules[span.end - 2],
+        &rules[span.end - 1],
+        &behind[0].1,
+        &behind[1].1,
+    ];
+    let groups: std::collections::BTreeSet<_> = groups.iter().map(|rule| rule.group).collect();
+    assert_eq!(groups.len(), 4);
+    assert_eq!(
+        [&plain, &wider].map(|image| image.settings.fair_in_use),
+        [Settings::FAIR, Settings::FAIR | Settings::WIDER]
     );
 }
 

@@ -31,7 +31,7 @@ const fn place_of(word: Word) -> usize {
     match word {
         Word::Level => INTERVAL,
         Word::Until => TOLERANCE,
-        Word::OneIn => MOST,
+        Word::Rest => MOST,
     }
 }
 
@@ -157,7 +157,7 @@ impl Rows {
 
     /// Replaces the words of a fair rule's row in effect.
     pub(crate) fn set_fair(&self, row: usize, words: Words) {
-        for (word, value) in words.stores() {
+        for (word, value) in words.stores(self.fair(row)) {
             self.word(row, place_of(word))
                 .store(value, Ordering::SeqCst);
         }

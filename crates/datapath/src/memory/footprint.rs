@@ -9,7 +9,7 @@ use crate::compile::Plan;
 const MIB: u64 = 1 << 20;
 
 /// The agent with a small config: its heap with what the allocator keeps of a reload, stacks and page tables.
-pub(super) const AGENT: u64 = 12 * MIB;
+pub(super) const AGENT: u64 = 13 * MIB;
 /// The agent's memory for each limit, and for each prefix: in the config it started with, and in the one in effect.
 const PER_LIMIT: u64 = 8192;
 const PER_PREFIX: u64 = 512;
@@ -20,7 +20,7 @@ const PER_NETWORK: u64 = 192;
 const PER_EXCHANGED_KEY: u64 = 2048;
 const EXCHANGING_HOSTS: u64 = 4;
 /// During loading: the object with its BTF.
-const LOADING: u64 = 33 * MIB;
+const LOADING: u64 = 34 * MIB;
 /// During loading: the kernel's verifier, for each rule that can apply to one packet.
 const VERIFYING: u64 = 4 * MIB;
 /// During reading and compiling, the config takes this multiple of its final memory in addition.

@@ -6,9 +6,10 @@ use super::capacity::Capacity;
 use super::tick::Tick;
 use crate::parameters::{
     BURST, DEEPEST, DEEPEST_SHORT_QUEUE, DEEPEST_SLOW, EASY, FEW_STRANGERS, FEWEST_SAMPLES,
-    GUESSES, KAPPA, LAST_GUESS, LEAST_BURST, MANY_STRANGERS, PAYS, REFUSES, REFUSES_MANY, SAMPLED,
-    SAMPLED_IDLE, SAMPLES_OF_STRANGERS, SHORT_QUEUE, SLOW_BURSTS, STEP_AHEAD, STEP_DOWN,
-    STEP_ERROR, STEP_UP, TICK, TICKS_BACK, TICKS_TO_ALL, TICKS_TO_NETWORKS, TOO_MANY,
+    FOLLOWS_LEVEL, FULL_TIMES_A_NETWORK, GATHERED, GUESSES, KAPPA, LAST_GUESS, LEAST_BURST,
+    LEAST_ROOM, MANY_STRANGERS, PAYS, REFUSES, REFUSES_MANY, SAMPLED, SAMPLED_IDLE,
+    SAMPLES_OF_STRANGERS, SHORT_QUEUE, SLOW_BURSTS, STEP_AHEAD, STEP_DOWN, STEP_ERROR, STEP_UP,
+    TICK, TICKS_BACK, TICKS_TO_ALL, TICKS_TO_NETWORKS, TOO_MANY, Tier, Unit,
 };
 use crate::reading::Source;
 use crate::water::water_level;
@@ -16,28 +17,23 @@ use crate::water::water_level;
 /// Seconds after the onset in which samples since the onset count, instead of those of a window.
 const SINCE_ONSET: f64 = 2.0;
 
-/// The levels in effect: of sources alone, of networks too, or of all traffic too.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Tier {
-    #[default]
-    Sources,
-    Networks,
-    All,
-}
-
 /// Levels of sources, of networks and of all.
 #[derive(Clone, Debug, Default)]
 pub struct Fill {
     pub level: f64,
     pub network: Option<f64>,
+    /// Seconds of a network's level that pass at once.
+    pub network_stores: f64,
     pub all: Option<f64>,
     tier: Tier,
+    /// The level of sources when networks began to have one.
+    alone: f64,
     /// The time of the onset.
     since: f64,
     /// Ticks in which the tier's level was at its least and too much passed, and those in which sources alone would do.
     high_ticks: u32,
     easy_ticks: u32,
-    granule: f64,
+    unit: Unit,
 }
 
 /// Rates of the sampled sources, in units a second.
@@ -92,11 +88,11 @@ impl Rates<'_> {
 
 impl Fill {
     /// At an onset.
-    pub fn begin(&mut self, now: f64, level: f64, granule: f64) {
+    pub fn begin(&mut self, now: f64, level: f64, unit: Unit) {
         *self = Self {
             level,
             since: now,
-            granule,
+            unit,
             ..Self::default()
         };
     }
@@ -122,7 +118,7 @@ impl Fill {
         capacity: &Capacity,
         guess: bool,
         (least, most): (f64, f64),
-        tiers: bool,
+        widest: Tier,
     ) {
         let elapsed = tick.now - self.since;
         let gathered = (elapsed < SINCE_ONSET).then_some(elapsed + TICK);
@@ -130,31 +126,37 @@ impl Fill {
         // The level of the whole capacity bounds what a full queue and stored bursts may demand. A bucket's state is a time:
         // what a deep cut charges at a low level excludes a source for long, so low levels are not cut deeply.
         let whole = rates.level(capacity.value);
+        let strangers = rates.strangers();
         match self.tier {
             Tier::Sources => {
-                let strangers = rates.strangers();
                 self.step_sources(tick, &rates, capacity, guess, whole, strangers);
-                let is_high = self.level <= least && tick.passed > TOO_MANY * capacity.value;
+                let is_high = self.level <= least && passes_too_much(tick, capacity);
                 self.high_ticks = if is_high { self.high_ticks + 1 } else { 0 };
                 self.level = self.level.clamp(least, most);
                 let samples: f64 = sources.iter().map(|source| source.samples).sum();
                 let are_made_up =
                     samples > SAMPLES_OF_STRANGERS && strangers > MANY_STRANGERS * capacity.value;
-                if tiers && (are_made_up || self.high_ticks > TICKS_TO_NETWORKS) {
+                let are_too_many = are_made_up || self.high_ticks > TICKS_TO_NETWORKS;
+                if widest > Tier::Sources && are_too_many {
                     self.limit_networks(&rates, capacity, least);
                 }
             }
-            Tier::Networks => self.step_networks(tick, &rates, capacity, least),
+            Tier::Networks => self.step_networks(tick, &rates, capacity, least, widest),
             Tier::All => {}
         }
         if self.tier == Tier::All {
             self.all = Some(capacity.room);
         }
-        let is_easy = self.tier != Tier::Sources && whole > EASY * least;
+        // Samples overestimate the rates of made-up sources, and so this level.
+        let is_easy = self.tier != Tier::Sources
+            && whole > EASY * least
+            && strangers < FEW_STRANGERS * capacity.value;
         self.easy_ticks = if is_easy { self.easy_ticks + 1 } else { 0 };
         if self.easy_ticks > TICKS_BACK {
             self.tier = Tier::Sources;
             (self.network, self.all) = (None, None);
+            (self.high_ticks, self.easy_ticks) = (0, 0);
+            self.level = self.level.min(whole);
         }
     }
 
@@ -167,7 +169,7 @@ impl Fill {
         whole: f64,
         strangers: f64,
     ) {
-        let is_slow = whole * BURST <= SLOW_BURSTS * LEAST_BURST * self.granule;
+        let is_slow = whole * BURST <= SLOW_BURSTS * LEAST_BURST * self.unit.granule();
         let deepest = if is_slow { DEEPEST_SLOW } else { DEEPEST };
         let wanted = rates.level(capacity.room).max(deepest * whole);
         if guess && wanted.is_finite() {
@@ -199,14 +201,37 @@ impl Fill {
     fn limit_networks(&mut self, rates: &Rates, capacity: &Capacity, least: f64) {
         self.tier = Tier::Networks;
         self.high_ticks = 0;
-        self.level = self.level.max(2.0 * least);
-        let networks = rates.networks(self.level);
+        self.alone = self.level.max(2.0 * least);
+        let networks = rates.networks(self.alone);
         let heaviest = networks.iter().copied().fold(0.0, f64::max);
         let level = level_of(&networks, capacity.value);
-        self.network = Some(level.min(heaviest).max(least));
+        self.set_network(level.min(heaviest).max(least));
+        self.network_stores = self.wanted_stores();
     }
 
-    fn step_networks(&mut self, tick: &Tick, rates: &Rates, capacity: &Capacity, least: f64) {
+    /// The seconds of a network's level that pass at once, by the level: with a packet, of which each network lacks another part.
+    fn wanted_stores(&self) -> f64 {
+        let level = self.network.unwrap_or(f64::INFINITY);
+        let most = FULL_TIMES_A_NETWORK * self.unit.most_burst();
+        let packet = self.unit.granule();
+        let stores = BURST.min(most / level).max(LEAST_BURST * packet / level);
+        stores.max(GATHERED) + packet / level
+    }
+
+    /// A source may have what its network may have: alone in it, it would otherwise pay for those of other networks.
+    fn set_network(&mut self, level: f64) {
+        self.network = Some(level);
+        self.level = self.alone.max(level);
+    }
+
+    fn step_networks(
+        &mut self,
+        tick: &Tick,
+        rates: &Rates,
+        capacity: &Capacity,
+        least: f64,
+        widest: Tier,
+    ) {
         let before = self.network.unwrap_or(f64::INFINITY);
         let networks = rates.networks(self.level);
         let paying = networks
@@ -216,12 +241,32 @@ impl Fill {
         let level = self.newton(before, paying as f64, tick, capacity);
         let deepest = DEEPEST * level_of(&networks, capacity.value);
         let level = level.max(deepest.min(before));
-        let is_high = level <= least && tick.passed > TOO_MANY * capacity.value;
+        let is_high = level <= least && passes_too_much(tick, capacity);
         self.high_ticks = if is_high { self.high_ticks + 1 } else { 0 };
-        self.network = Some(level.max(least));
-        if self.high_ticks > TICKS_TO_ALL {
+        self.set_network(level.max(least));
+        let part = 1.0 - (-tick.elapsed / FOLLOWS_LEVEL).exp();
+        self.network_stores += part * (self.wanted_stores() - self.network_stores);
+        if widest > Tier::Networks && self.high_ticks > TICKS_TO_ALL {
             self.tier = Tier::All;
         }
+    }
+
+    /// Whether no level can fall any more, and those of wider keys would not help: too little passes for that.
+    pub fn is_at_its_least(
+        &self,
+        least: f64,
+        widest: Tier,
+        tick: &Tick,
+        capacity: &Capacity,
+    ) -> bool {
+        let is_least = match self.tier {
+            Tier::Sources => self.level <= least,
+            Tier::Networks => self.network.is_some_and(|level| level <= least),
+            Tier::All => self
+                .all
+                .is_some_and(|rate| rate <= LEAST_ROOM * capacity.value),
+        };
+        is_least && (self.tier >= widest || !passes_too_much(tick, capacity))
     }
 
     /// A Newton step: the derivative of what passes is the weight of those who pay. A change of the room goes in ahead.
@@ -229,19 +274,24 @@ impl Fill {
         let ahead = capacity.room - capacity.room_before;
         let error = capacity.room_before - tick.passed;
         // Slower where stored bursts last longer.
-        let kappa = KAPPA * (level * BURST / (LEAST_BURST * self.granule)).min(1.0);
+        let kappa = KAPPA * (level * BURST / (LEAST_BURST * self.unit.granule())).min(1.0);
         let change = (ahead + kappa * error) / paying.max(1.0);
         if change > 0.0 && tick.refused <= REFUSES * tick.offered {
             return level;
         }
         // No more than the relative error warrants: with costly requests the capacity depends on the level.
         let relative = STEP_AHEAD * ahead.abs() / capacity.room_before
-            + STEP_ERROR * error.abs() / tick.passed.max(self.granule);
+            + STEP_ERROR * error.abs() / tick.passed.max(self.unit.granule());
         let most = level * relative;
         let down = (-most).max(-STEP_DOWN * level);
         let up = (STEP_UP.powf(tick.elapsed / TICK) - 1.0) * level;
         level + change.max(down).min(most).min(up)
     }
+}
+
+/// Whether more passes than a tier at its least level should let pass.
+fn passes_too_much(tick: &Tick, capacity: &Capacity) -> bool {
+    tick.passed > TOO_MANY * capacity.value
 }
 
 fn level_of(networks: &[f64], room: f64) -> f64 {

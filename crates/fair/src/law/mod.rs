@@ -177,7 +177,7 @@ impl Law {
         let overload = drops || tick.wait > long;
         // A reported wait may stay above the target, whatever the level.
         let is_late = overload || (tick.is_reported && tick.wait > tick.target);
-        let at_least = self.is_on() && is_late && self.is_at_its_least();
+        let at_least = self.is_on() && is_late && self.is_at_its_least(tick);
         let limits = self.level().is_some();
         let without_effect = self.effect.read(tick, limits, drops);
         let effect = &mut self.effect;
@@ -211,8 +211,7 @@ impl Law {
         };
         if first {
             self.capacity.begin(tick, self.usual);
-            let granule = self.settings.unit.granule();
-            self.fill.begin(tick.now, self.most(), granule);
+            self.fill.begin(tick.now, self.most(), self.settings.unit);
         } else if !tick.is_old() {
             self.capacity.read(tick, &self.last);
         }
@@ -235,9 +234,9 @@ impl Law {
             let length = if tick.is_reported { tick.elapsed } else { TICK };
             let guess = first || self.fill.guesses(tick.now, length);
             let bounds = (self.settings.at_least, self.most());
-            let tiers = self.settings.tiers;
+            let widest = self.settings.widest;
             self.fill
-                .step(tick, reading.sources, &self.capacity, guess, bounds, tiers);
+                .step(tick, reading.sources, &self.capacity, guess, bounds, widest);
         }
     }
 
@@ -290,8 +289,12 @@ impl Law {
         most.max(self.settings.at_least)
     }
 
-    fn is_at_its_least(&self) -> bool {
-        !self.settings.tiers && self.fill.level <= self.settings.at_least
+    fn is_at_its_least(&self, tick: &Tick) -> bool {
+        let Settings {
+            at_least, widest, ..
+        } = self.settings;
+        self.fill
+            .is_at_its_least(at_least, widest, tick, &self.capacity)
     }
 
     fn is_on(&self) -> bool {
@@ -311,6 +314,7 @@ impl Law {
         limits.then_some(Level {
             rate: self.fill.level,
             network: self.fill.network,
+            network_stores: self.fill.network_stores,
             all: self.fill.all,
             burst_share: self.burst_share,
             unit: self.settings.unit,

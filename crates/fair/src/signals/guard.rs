@@ -26,6 +26,8 @@ pub(super) struct Guard {
     is_unknown: bool,
     /// The time at which all connections were last compared, without a sign of service.
     compared: f64,
+    /// Whether the queue was full at the last look. Otherwise connections that wait since then may have filled it.
+    was_full: bool,
 }
 
 /// Signs of service on the connections of a listener.
@@ -48,6 +50,7 @@ impl Guard {
             served: now,
             is_unknown: false,
             compared: f64::NEG_INFINITY,
+            was_full: false,
         }
     }
 
@@ -72,7 +75,8 @@ impl Guard {
         } = signs.change;
         // A sign from before the last one says nothing of what came after it.
         let is_new = signs.since.is_some_and(|since| since >= self.served);
-        let is_sign = accepted || (is_full && more_wait);
+        let is_sign = accepted || (is_full && self.was_full && more_wait);
+        self.was_full = is_full;
         if is_new && is_sign && !signs.are_shared {
             self.serve(now);
         } else {
@@ -92,8 +96,8 @@ impl Guard {
 
     pub fn is_served(&self, now: f64) -> bool {
         let patience = match self.kind {
-            Kind::Listener if self.is_unknown => PATIENCE_UNKNOWN,
-            Kind::Listener => PATIENCE,
+            Kind::Listener if self.was_compared() => PATIENCE,
+            Kind::Listener => PATIENCE_UNKNOWN,
             Kind::Datagrams => PATIENCE_DATAGRAMS,
         };
         now - self.served < patience
@@ -171,6 +175,31 @@ mod tests {
     #[test]
     fn a_queue_that_only_grows_is_ignored() {
         assert!(!served(60, OWN, |tick| (2 * tick, Sign::OneMore))[59]);
+    }
+
+    #[test]
+    fn a_queue_that_became_full_since_the_last_look_is_ignored() {
+        let queue = |tick| match tick {
+            0..10 => (100, Sign::None),
+            10..18 => (129, Sign::OneMore),
+            _ => (129, Sign::None),
+        };
+        let served = served(60, OWN, queue);
+        assert!(served[19] && served[20..].iter().all(|served| !served));
+    }
+
+    /// The first look came so late that the second one is not due.
+    #[test]
+    fn a_queue_is_not_ignored_before_its_connections_were_compared() {
+        let mut guard = Guard::new(Kind::Listener, 0.0);
+        for (now, since) in [(0.7, None), (1.05, None), (1.1, Some(0.7))] {
+            guard.observe(now, 129);
+            assert!(guard.is_served(now), "{now}");
+            if now != 1.05 {
+                guard.look(now, true, Some(Signs { since, ..OWN }));
+            }
+        }
+        assert!(!guard.is_served(1.1));
     }
 
     #[test]

@@ -5,7 +5,7 @@ use super::scenarios::{START, beside_polite, heavy, made_up, pulses};
 use super::sources::{Block, Kind, STEP};
 use super::world::{Scenario, Server, run};
 use super::{SEEDS, judge, means, means_of};
-use crate::Failure;
+use crate::{Failure, Tier};
 
 const SERVERS: [(&str, Server); 2] = [("udp", Server::Udp), ("tcp", Server::Tcp)];
 
@@ -101,35 +101,7 @@ fn playing_dead_costs_polite_sources_one_onset() {
     );
 }
 
-#[test]
-fn made_up_sources_of_some_networks_are_limited_as_networks() {
-    let figures = means_of(
-        3,
-        "udp: 100,000 made up in 400 networks",
-        &made_up(Some(|k| k / 250)),
-        "polite",
-    );
-    assert!(
-        figures.polite >= 95.0 && figures.used >= 95.0,
-        "{figures:?}"
-    );
-    assert!(figures.after <= 0.0 && figures.off <= 5.0, "{figures:?}");
-}
-
-/// Nothing tells a newcomer from a made-up source: the capacity's share of what is offered passes.
-#[test]
-fn made_up_sources_of_all_networks_are_not_told_from_newcomers() {
-    let figures = means_of(
-        3,
-        "udp: 100,000 made up everywhere",
-        &made_up(None),
-        "polite",
-    );
-    assert!((5.0..20.0).contains(&figures.polite), "{figures:?}");
-    assert!(figures.used >= 95.0 && figures.off <= 5.0, "{figures:?}");
-}
-
-/// As rules of the kernel, which have no levels of networks.
+/// Of a limit without levels of networks.
 #[test]
 fn a_level_that_made_up_sources_are_below_is_released() {
     let block = Block {
@@ -137,7 +109,7 @@ fn a_level_that_made_up_sources_are_below_is_released() {
         ..Block::between("made up", 100_000, 1.0, START, 25.0)
     };
     let scenario = Scenario {
-        tiers: false,
+        widest: Tier::Sources,
         ..beside_polite(Server::Udp, vec![block], 25.0)
     };
     let log = run(&scenario, 1);
@@ -164,7 +136,7 @@ fn made_up_sources_that_share_a_key_are_limited_as_one() {
     let figures = means_of(
         3,
         "udp: 100,000 made up, strangers as one",
-        &made_up(Some(|_| 0)),
+        &made_up(Server::Udp, Some(|_| 0)),
         "polite",
     );
     assert!(

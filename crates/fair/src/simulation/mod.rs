@@ -6,6 +6,7 @@ mod attacks;
 mod judge;
 mod junk;
 mod memory;
+mod networks;
 mod outside;
 mod overloads;
 mod pauses;

@@ -5,7 +5,7 @@ use super::reports::of;
 use super::scenarios::{START, beside_polite, heavy};
 use super::sources::{Block, Kind, STEP, Way};
 use super::world::{Entry, Log, Scenario, Server, run};
-use crate::Failure;
+use crate::{Failure, Tier};
 
 /// The time from which the limit is flooded, after its release.
 const FLOOD: f64 = 16.0;
@@ -19,7 +19,7 @@ fn flooded(server: Server, before: Block, times: f64, start: f64) -> Scenario {
         ..heavy(server, times, END)
     };
     Scenario {
-        tiers: false,
+        widest: Tier::Sources,
         ..beside_polite(server, vec![most, before, flood], END)
     }
 }
@@ -164,7 +164,7 @@ fn floods_in_turns_are_limited_when_they_are_inside() {
         let most = Block::always("most", 50, 0.3 * server.capacity() / 50.0);
         let scenario = Scenario {
             onset: end,
-            tiers: false,
+            widest: Tier::Sources,
             ..beside_polite(server, vec![most, outside, inside], end)
         };
         let log = run(&scenario, 1);

@@ -6,7 +6,7 @@ use super::means;
 use super::scenarios::{START, beside_polite, heavy, peace};
 use super::sources::{Block, STEP};
 use super::world::{Scenario, Server, run};
-use crate::{Cause, Failure, Load, Loads, Reported};
+use crate::{Cause, Failure, Load, Loads, Reported, Tier};
 
 /// The reports of a service, and their interval.
 #[derive(Clone, Copy)]
@@ -118,7 +118,7 @@ pub const fn of(every: f64, takes: Option<f64>) -> Reports {
 fn reported(reports: Reports, scenario: Scenario) -> Scenario {
     Scenario {
         reports: Some(reports),
-        tiers: false,
+        widest: Tier::Sources,
         ..scenario
     }
 }

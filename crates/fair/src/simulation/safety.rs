@@ -3,7 +3,7 @@
 use super::scenarios::{beside_polite, heavy};
 use super::sources::STEP;
 use super::world::{Log, Scenario, Server, run};
-use crate::{Failure, State};
+use crate::{Failure, State, Tier};
 
 fn at(log: &Log, seconds: f64) -> f64 {
     log.entries[(seconds / STEP).round() as usize].level
@@ -113,7 +113,7 @@ fn a_level_without_effect_is_released_after_ten_seconds_and_tried_again() {
         unit: Unit::Packets,
         at_least: 100.0,
         at_most: Some(20_000.0),
-        tiers: false,
+        widest: Tier::Sources,
     });
     let sources = [Source {
         weight: 1.0,
@@ -167,7 +167,7 @@ fn with_drops_of_any_level(flood: f64) -> (f64, Vec<f64>) {
         unit: Unit::Packets,
         at_least: 1.0,
         at_most: None,
-        tiers: false,
+        widest: Tier::Sources,
     });
     let source = |rate: f64| Source {
         weight: 1.0,

@@ -2,6 +2,7 @@
 
 use super::sources::{Block, Kind};
 use super::world::{Scenario, Server};
+use crate::Tier;
 
 /// The onset, inside a tick.
 pub const START: f64 = 3.03;
@@ -28,7 +29,7 @@ pub fn beside_polite(server: Server, mut blocks: Vec<Block>, end: f64) -> Scenar
         merged: 1.0,
         counters: true,
         are_packets: false,
-        tiers: true,
+        widest: Tier::All,
         reports: None,
     }
 }
@@ -72,13 +73,14 @@ pub fn many(server: Server, number: usize, times: f64, kind: Kind, end: f64) -> 
 }
 
 /// 100,000 made-up sources that send ten times the capacity.
-pub fn made_up(network: Option<fn(usize) -> usize>) -> Scenario {
+pub fn made_up(server: Server, network: Option<fn(usize) -> usize>) -> Scenario {
+    let each = 10.0 * server.capacity() / 100_000.0;
     let block = Block {
         kind: Kind::MadeUp,
         network,
-        ..Block::between("made up", 100_000, 1.0, START, 9.0)
+        ..Block::between("made up", 100_000, each, START, 9.0)
     };
-    beside_polite(Server::Udp, vec![block], 9.0)
+    beside_polite(server, vec![block], 9.0)
 }
 
 /// Ten times the capacity for 0.3 s of `period` seconds.

@@ -40,8 +40,10 @@ pub enum Way {
 #[derive(Clone, Copy, PartialEq)]
 pub enum Kind {
     Steady,
-    /// An address for each packet.
+    /// A random address for each packet.
     MadeUp,
+    /// The next address for each packet, so that networks come in turn.
+    InTurn,
     /// So many units at once.
     Page(f64),
     /// Half the rate after a loss, then slowly up.
@@ -92,6 +94,8 @@ pub struct Demand {
     firsts: Vec<usize>,
     windows: Vec<f64>,
     backed_off: Vec<f64>,
+    /// Packets so far, by block.
+    sent: Vec<usize>,
     retries: Vec<Vec<Sent>>,
 }
 
@@ -106,6 +110,7 @@ impl Demand {
         Self {
             blocks: blocks.to_vec(),
             firsts,
+            sent: vec![0; blocks.len()],
             backed_off: vec![-1.0; windows.len()],
             windows,
             retries: vec![Vec::new(); steps + 200],
@@ -150,6 +155,14 @@ impl Demand {
                 Kind::MadeUp => {
                     let units = random.poisson(each * block.number as f64 * STEP) as usize;
                     (0..units).for_each(|_| send(random.below(block.number), 1.0));
+                }
+                Kind::InTurn => {
+                    let units = random.poisson(each * block.number as f64 * STEP) as usize;
+                    let from = self.sent[number];
+                    // A step of about half of the addresses.
+                    let nth = |packet: usize| packet * 48_271 % block.number;
+                    (from..from + units).for_each(|packet| send(nth(packet), 1.0));
+                    self.sent[number] += units;
                 }
                 Kind::Page(page) => {
                     for k in 0..block.number {

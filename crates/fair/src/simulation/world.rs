@@ -4,7 +4,7 @@ use super::random::Random;
 use super::reports::{Reporter, Reports};
 use super::sources::{Block, Demand, STEP, Sent, Way};
 use crate::signals::{LongQueue, overflowed};
-use crate::{Connections, Law, Level, Queue, Reading, Samples, Settings, Unit, period};
+use crate::{Connections, Law, Level, Queue, Reading, Samples, Settings, Tier, Unit, period};
 
 /// Sampled units a second.
 const SAMPLES: f64 = 4000.0;
@@ -17,6 +17,8 @@ const MOST_SAMPLED: usize = 200_000;
 pub enum Server {
     /// 10,000 units a second, and a queue of 256.
     Udp,
+    /// The same with 2,000 units a second.
+    SlowUdp,
     /// 600 connections a second, and a queue of 511.
     Tcp,
     /// 390 connections a second, and a queue of 128.
@@ -31,6 +33,7 @@ impl Server {
     pub const fn capacity(self) -> f64 {
         match self {
             Self::Udp => 10_000.0,
+            Self::SlowUdp => 2_000.0,
             Self::Tcp => 600.0,
             Self::Short => 390.0,
             Self::Inside => 2000.0,
@@ -40,7 +43,7 @@ impl Server {
 
     const fn room(self) -> f64 {
         match self {
-            Self::Udp => 256.0,
+            Self::Udp | Self::SlowUdp => 256.0,
             Self::Tcp => 511.0,
             Self::Short => 128.0,
             Self::Inside => 800.0,
@@ -79,8 +82,8 @@ pub struct Scenario {
     pub counters: bool,
     /// Whether the limit is on packets; each connection is one.
     pub are_packets: bool,
-    /// Whether networks can be limited, too. Not by rules of the kernel.
-    pub tiers: bool,
+    /// The widest keys that can be limited.
+    pub widest: Tier,
     /// The reports of the service, whose sockets then show nothing.
     pub reports: Option<Reports>,
 }
@@ -119,7 +122,10 @@ pub struct Log {
 struct Buckets {
     sources: Vec<f64>,
     networks: Vec<f64>,
+    /// The part of an interval by which each network's next packet is late.
+    phases: Vec<f64>,
     all: f64,
+    random: Random,
 }
 
 impl Buckets {
@@ -146,14 +152,22 @@ impl Buckets {
         }
         if let (Some(rate), Some(burst)) = (level.network, level.network_burst()) {
             for (sent, units) in sent.iter().zip(&mut allowed) {
-                let state = &mut self.networks[networks[sent.source]];
-                let free = (burst - (*state - now).max(0.0) * rate).max(0.0);
-                *units = units.min(free);
-                *state = state.max(now) + *units / rate;
+                let network = networks[sent.source];
+                let (state, phase) = (&mut self.networks[network], &mut self.phases[network]);
+                let wanted = std::mem::take(units);
+                while *units < wanted {
+                    let ahead = (*state - now).max(0.0) * rate;
+                    if ahead > 0.0 && ahead + 1.0 + *phase > burst + 1e-9 {
+                        break;
+                    }
+                    *units += 1.0;
+                    *state = state.max(now) + 1.0 / rate;
+                    *phase = self.random.uniform();
+                }
             }
         }
-        if let Some(rate) = level.all {
-            let free = (0.05 - (self.all - now).max(0.0)).max(0.0) * rate;
+        if let (Some(rate), Some(burst)) = (level.all, level.all_burst()) {
+            let free = (burst - (self.all - now).max(0.0) * rate).max(0.0);
             let asked: f64 = allowed.iter().sum();
             let share = (free / asked.max(1e-9)).min(1.0);
             allowed.iter_mut().for_each(|units| *units *= share);
@@ -222,9 +236,11 @@ pub fn run(scenario: &Scenario, seed: u64) -> Log {
     let mut buckets = Buckets {
         sources: vec![0.0; demand.count()],
         networks: vec![0.0; numbers],
+        phases: vec![0.0; numbers],
         all: 0.0,
+        random: Random::new(!seed),
     };
-    let is_udp = scenario.server == Server::Udp;
+    let is_udp = matches!(scenario.server, Server::Udp | Server::SlowUdp);
     let are_requests = scenario.server == Server::Inside;
     let unit = if is_udp || are_requests || scenario.are_packets {
         Unit::Packets
@@ -238,7 +254,7 @@ pub fn run(scenario: &Scenario, seed: u64) -> Log {
             unit,
             at_least: scenario.least * full_speed,
             at_most: (!scenario.are_packets).then_some(2.0 * full_speed),
-            tiers: scenario.tiers,
+            widest: scenario.widest,
         }),
         reports: Vec::new(),
     };

@@ -17,8 +17,10 @@ use crate::wire::Sender;
 pub const BIN: Duration = Duration::from_millis(50);
 /// 200 s; later units count in the last one.
 const BINS: usize = 4_000;
-/// The addresses of a group with the same third byte.
+/// The addresses of a group in one /24, unless it has others.
 const IN_NETWORK: usize = 250;
+/// The second byte of the first addresses.
+const SECOND: u8 = 77;
 /// The places of the checksum and of the payload in a frame.
 const CHECKSUM: usize = 14 + 20 + 6;
 const PAYLOAD: usize = 14 + 20 + 8;
@@ -48,6 +50,7 @@ impl Bins {
 /// Sources that send alike: 10.77.`network`.1 and the following addresses.
 pub struct Group {
     network: u8,
+    in_network: usize,
     number: usize,
     at_once: usize,
     is_random: bool,
@@ -59,11 +62,11 @@ pub struct Group {
 }
 
 impl Group {
-    /// So many sources, which send nothing yet and then one unit each in turn. 250 have the same third byte, the next ones the
-    /// next.
+    /// So many sources, which send nothing yet and then one unit each in turn. 250 are of one /24, the next ones of the next.
     pub fn new(network: u8, number: usize) -> Self {
         Self {
             network,
+            in_network: IN_NETWORK,
             number,
             at_once: 1,
             is_random: false,
@@ -72,6 +75,13 @@ impl Group {
             served: Bins::new(),
             by_source: (0..number).map(|_| AtomicU64::new(0)).collect(),
         }
+    }
+
+    /// Each source is in a /24 of its own.
+    #[must_use]
+    pub fn in_networks_of_their_own(mut self) -> Self {
+        self.in_network = 1;
+        self
     }
 
     /// Each source sends so many units at once.
@@ -95,8 +105,14 @@ impl Group {
 
     /// The address of a source.
     pub fn address(&self, source: usize) -> [u8; 4] {
-        let (network, host) = (source / IN_NETWORK, source % IN_NETWORK);
-        [10, 77, self.network + network as u8, host as u8 + 1]
+        let (network, host) = (source / self.in_network, source % self.in_network);
+        let network = usize::from(self.network) + network;
+        [
+            10,
+            SECOND + (network >> 8) as u8,
+            network as u8,
+            host as u8 + 1,
+        ]
     }
 
     pub fn addresses(&self) -> Vec<[u8; 4]> {
@@ -105,10 +121,12 @@ impl Group {
             .collect()
     }
 
-    fn source_of(&self, [.., network, host]: [u8; 4]) -> Option<usize> {
-        let network = usize::from(network.checked_sub(self.network)?);
-        let source = network * IN_NETWORK + usize::from(host.checked_sub(1)?);
-        (source < self.number).then_some(source)
+    fn source_of(&self, [_, second, third, host]: [u8; 4]) -> Option<usize> {
+        let network = usize::from(second.checked_sub(SECOND)?) << 8 | usize::from(third);
+        let network = network.checked_sub(self.network.into())?;
+        let host = usize::from(host.checked_sub(1)?);
+        let source = network * self.in_network + host;
+        (host < self.in_network && source < self.number).then_some(source)
     }
 
     /// The share of the units sent in these bins that was served, from 0 to 1; `None` if none was sent.
@@ -195,16 +213,14 @@ impl Sources {
             addresses.map(|from| frame(from, port)).collect()
         };
         let mut frames: Vec<_> = self.groups.iter().map(frames_of).collect();
-        let (mut pace, mut stamped) = (Pace::new(self), usize::MAX);
+        let mut pace = Pace::new(self);
         while !self.is_stopped() {
             let bin = self.now();
-            if bin != stamped {
-                let all = frames.iter_mut().flatten();
-                let bytes = (bin as u32).to_be_bytes();
-                all.for_each(|frame| frame[PAYLOAD..PAYLOAD + 4].copy_from_slice(&bytes));
-                stamped = bin;
-            }
             let units = pace.due(bin);
+            for unit in &units {
+                let frame = &mut frames[unit.group][unit.source];
+                frame[PAYLOAD..PAYLOAD + 4].copy_from_slice(&(bin as u32).to_be_bytes());
+            }
             let frame_of = |unit: &Unit| frames[unit.group][unit.source].as_slice();
             let due: Vec<&[u8]> = units.iter().map(frame_of).collect();
             sender.send_all(&due);
@@ -291,15 +307,31 @@ mod tests {
 
     #[test]
     fn each_address_is_that_of_one_source() {
-        let sources = Sources::new(vec![Group::new(2, 50), Group::new(8, 500)]);
-        for (group, source) in [(0, 0), (0, 49), (1, 0), (1, 249), (1, 250), (1, 499)] {
+        let alone = Group::new(20, 3).in_networks_of_their_own();
+        let many = Group::new(100, 100_000);
+        let sources = Sources::new(vec![Group::new(2, 50), Group::new(8, 500), alone, many]);
+        let of_many = [0, 38_999, 39_000, 99_999].map(|source| (3, source));
+        let of_others = [
+            (0, 0),
+            (0, 49),
+            (1, 0),
+            (1, 249),
+            (1, 250),
+            (1, 499),
+            (2, 0),
+            (2, 2),
+        ];
+        for (group, source) in of_others.into_iter().chain(of_many) {
             let from = SocketAddr::from((sources.groups[group].address(source), 5000));
             let bin = 7;
             let unit = sources.unit(&7_u32.to_be_bytes(), from);
             assert_eq!(unit, Some(Unit { group, source, bin }));
         }
-        let stranger = SocketAddr::from(([10, 77, 2, 51], 5000));
-        assert_eq!(sources.unit(&[0; 4], stranger), None);
+        assert_eq!(sources.groups[3].address(99_999), [10, 78, 243, 250]);
+        for stranger in [[10, 77, 2, 51], [10, 77, 20, 2], [10, 78, 244, 1]] {
+            let from = SocketAddr::from((stranger, 5000));
+            assert_eq!(sources.unit(&[0; 4], from), None);
+        }
         assert_eq!(
             sources.unit(&[0; 5], SocketAddr::from(([10, 77, 2, 1], 5000))),
             None

@@ -23,6 +23,18 @@ impl Page<'_> {
             each(|limit| limit.level),
         )?;
         self.ratio(
+            "weir_fair_network_level",
+            "Units a second that each network may have; absent while networks have no level.",
+            ["limit"],
+            each(|limit| limit.network_level),
+        )?;
+        self.ratio(
+            "weir_fair_total_level",
+            "Units a second that all sources together may have; absent while they have no level.",
+            ["limit"],
+            each(|limit| limit.total_level),
+        )?;
+        self.ratio(
             "weir_fair_offered",
             "Units a second that sources send.",
             ["limit"],

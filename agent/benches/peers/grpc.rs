@@ -42,7 +42,7 @@ struct ThrottleResponse {
 fn of_weir(key: u64) -> RateLimitRequest {
     let entry = Entry {
         key: "user".to_owned(),
-        value: format!("user-{key:07}"),
+        value: format!("user-{key:07}").into_bytes(),
     };
     let descriptor = RateLimitDescriptor {
         entries: vec![entry],

@@ -22,7 +22,7 @@ pub enum StartError {
     Service(#[from] ServiceError),
 }
 
-/// Starts to serve applications, with the state of an earlier agent; `queue` receives offences.
+/// Listens for applications, with the state of an earlier agent. [`decide::Service::serve`] starts to process their requests.
 ///
 /// # Errors
 ///
@@ -42,7 +42,7 @@ pub fn start(
     // Before the first question, which would otherwise be evaluated under the whole limit on every host.
     engine.set_shares(shares);
     Ok((
-        decide::Service::start(&config.decide, engine, monotonic_nanoseconds)?,
+        decide::Service::listen(&config.decide, engine, monotonic_nanoseconds)?,
         orders,
     ))
 }

@@ -5,6 +5,7 @@ mod bans;
 mod carry;
 mod clock;
 mod failover;
+mod joins;
 mod keys;
 mod ledger;
 mod outages;
@@ -49,6 +50,7 @@ fn main() {
         own,
         keys::TESTS,
         quotas::TESTS,
+        joins::TESTS,
         outages::TESTS,
         settling::TESTS,
         ledger::TESTS,

@@ -4,6 +4,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
+use serde_json::Value;
 use testbed::fleet::{Asker, Host, KEYS, RATE, Spread, drive};
 use testbed::redis::Redis;
 use testbed::tests;
@@ -34,10 +35,13 @@ pub fn daily(algorithm: &str) -> String {
 /// Waits until `hosts` exchange keys.
 pub fn joined(fleet: &[Host], hosts: usize) {
     for host in fleet {
-        host.until(PATIENCE, "one of all", |cluster| {
-            cluster["hosts"] == hosts && cluster["limits"][0]["share_from"] == "keys"
-        });
+        host.until(PATIENCE, "one of all", |cluster| has_joined(cluster, hosts));
     }
+}
+
+/// Whether a host of so many exchanges keys, by its status.
+pub fn has_joined(cluster: &Value, hosts: usize) -> bool {
+    cluster["hosts"] == hosts && cluster["limits"][0]["share_from"] == "keys"
 }
 
 /// Waits until the store has the use of keys that were last used before, and every host has received it.

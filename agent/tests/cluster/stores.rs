@@ -1,6 +1,5 @@
 //! Every kind of store: with TLS and a password, a Cluster, Sentinels, a socket; and one that loses the script.
 
-use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
@@ -28,75 +27,9 @@ fn joins(host: &Host) {
     });
 }
 
-/// An authority, and the server's certificate under it.
-fn certificates(folder: &Path) {
-    let openssl = |arguments: &[&str]| {
-        let output = Command::new("openssl")
-            .args(arguments)
-            .current_dir(folder)
-            .output()
-            .unwrap();
-        assert!(
-            output.status.success(),
-            "{}",
-            String::from_utf8_lossy(&output.stderr)
-        );
-    };
-    std::fs::write(folder.join("san"), "subjectAltName=IP:127.0.0.1\n").unwrap();
-    let key = [
-        "-newkey",
-        "ec",
-        "-pkeyopt",
-        "ec_paramgen_curve:prime256v1",
-        "-nodes",
-    ];
-    openssl(
-        &[
-            &[
-                "req", "-x509", "-days", "2", "-subj", "/CN=weir", "-keyout", "ca.key", "-out",
-                "ca.pem",
-            ],
-            &key[..],
-        ]
-        .concat(),
-    );
-    openssl(
-        &[
-            &[
-                "req",
-                "-subj",
-                "/CN=store",
-                "-keyout",
-                "key.pem",
-                "-out",
-                "request",
-            ],
-            &key[..],
-        ]
-        .concat(),
-    );
-    openssl(&[
-        "x509",
-        "-req",
-        "-in",
-        "request",
-        "-days",
-        "2",
-        "-CA",
-        "ca.pem",
-        "-CAkey",
-        "ca.key",
-        "-CAcreateserial",
-        "-extfile",
-        "san",
-        "-out",
-        "certificate.pem",
-    ]);
-}
-
 fn a_store_with_tls_works_and_its_password_is_never_printed() {
     let folder = tempfile::tempdir().unwrap();
-    certificates(folder.path());
+    testbed::certificates::write(folder.path());
     let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
     let reserved = Port::reserve();
     let port = reserved.number();

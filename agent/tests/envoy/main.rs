@@ -263,6 +263,7 @@ fn no_header_of_a_clients_lets_him_around_a_limit() {
         "[::1]:80",
         "::ffff:192.0.2.1",
         "%00",
+        "no UTF-8: \u{ff}",
         "198.51.100.7",
     ] {
         let reply = client.get(

@@ -287,15 +287,18 @@ impl Client {
         Self(BufReader::new(stream))
     }
 
+    /// The headers' characters are sent as a byte each, in ISO 8859-1.
     pub fn get(&mut self, path: &str, headers: &[(&str, &str)]) -> Reply {
         let mut request = format!("GET {path} HTTP/1.1\r\nhost: weir\r\n");
         headers
             .iter()
             .for_each(|(name, value)| request.push_str(&format!("{name}: {value}\r\n")));
-        self.0
-            .get_mut()
-            .write_all(format!("{request}\r\n").as_bytes())
-            .unwrap();
+        request.push_str("\r\n");
+        let bytes: Vec<u8> = request
+            .chars()
+            .map(|character| u8::try_from(character).unwrap())
+            .collect();
+        self.0.get_mut().write_all(&bytes).unwrap();
         let lines = head(&mut self.0).expect("Envoy replies");
         let status = lines[0].split(' ').nth(1).unwrap().parse().unwrap();
         let pairs = lines[1..].iter().filter_map(|line| line.split_once(": "));

@@ -2,7 +2,9 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
+use api::cluster::ClusterLimitStatus;
 use arc_swap::ArcSwapOption;
 use config::policy::Config;
 use decide::{Current, EffectiveShare};
@@ -18,6 +20,11 @@ use super::lease_client::{LeaseClient, first_shares};
 use super::packets::Packets;
 use super::past::Past;
 use super::status::ClusterStatus;
+
+/// How long an agent that starts waits for the store before it decides without it.
+const JOIN_TIMEOUT: Duration = Duration::from_secs(1);
+/// The interval at which it checks for the reply.
+const JOIN_POLL: Duration = Duration::from_millis(2);
 
 /// This host as a member of its cluster: nothing is shared until a config is put in effect.
 pub struct Fleet {
@@ -64,6 +71,30 @@ impl Fleet {
     ) -> Result<(), ClusterError> {
         self.replace_leases(config, requests)?;
         self.replace_exchange(config, requests)
+    }
+
+    /// Waits for the store's first reply or error, at most [`JOIN_TIMEOUT`].
+    pub async fn joined(&self) {
+        let begun = Instant::now();
+        while !self.has_joined() && begun.elapsed() < JOIN_TIMEOUT {
+            tokio::time::sleep(JOIN_POLL).await;
+        }
+    }
+
+    /// Whether the store has replied for each limit, or a request has failed.
+    fn has_joined(&self) -> bool {
+        let leased = self.leases.load().as_ref().is_none_or(|leases| {
+            let status = leases.status();
+            let is_joining = |limit: &ClusterLimitStatus| {
+                limit.share_from == "joining" && limit.last_error.is_none()
+            };
+            status.last_error.is_some() || !status.limits.iter().any(is_joining)
+        });
+        let exchanges = self.exchange.load().as_ref().is_none_or(|exchange| {
+            let status = exchange.status();
+            status.last_error.is_some() || status.last_answer_seconds_ago.is_some()
+        });
+        leased && exchanges
     }
 
     fn replace_leases(&self, config: &Config, requests: &Arc<Current>) -> Result<(), ClusterError> {

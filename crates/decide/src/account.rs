@@ -30,9 +30,10 @@ impl PeerConsumption {
         }
     }
 
-    /// Units that the others are assumed to pass while this host passes `spent`.
-    pub fn others(&self, spent: u64) -> u64 {
-        (((self.factor - 1.0) * spent as f64) as u64).min(self.most_others)
+    /// Units that the others are assumed to pass in so many syncs, while this host passes `spent`.
+    pub fn others(&self, spent: u64, syncs: u64) -> u64 {
+        let most = self.most_others.saturating_mul(syncs);
+        (((self.factor - 1.0) * spent as f64) as u64).min(most)
     }
 }
 
@@ -72,8 +73,15 @@ impl Account {
         }
     }
 
-    /// Charges `cost` if it conforms here and the reserve of the other hosts remains.
-    pub fn charge(&mut self, tiers: &Tiers, words: &mut [u64], now: u64, cost: u64) -> bool {
+    /// Charges `cost` if it conforms to this host's share and the reserve of the other hosts remains, so many syncs after
+    /// the last cut. The other hosts' units count as those of the whole limit.
+    pub fn charge(
+        &mut self,
+        (tiers, whole): (&Tiers, &Tiers),
+        words: &mut [u64],
+        (now, syncs): (u64, u64),
+        cost: u64,
+    ) -> bool {
         if cost == 0 {
             return true;
         }
@@ -85,9 +93,10 @@ impl Account {
         tiers::charge(tiers, words, now, cost);
         self.spent = self.spent.saturating_add(cost);
         if is_bucket(tiers) {
-            let more = self.peers.others(self.spent).saturating_sub(self.over);
+            let more = self.peers.others(self.spent, syncs);
+            let more = more.saturating_sub(self.over);
             self.over += more;
-            tiers::charge_beyond(tiers, words, (now, now), more);
+            tiers::charge_beyond(whole, words, (now, now), more);
         } else {
             self.open = self.open.saturating_add(cost);
         }

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use common::rate_limiter::Policy;
+use common::share::Share;
 
 use super::account::{Account, PeerConsumption, is_bucket};
 use super::fingerprint::Fingerprint;
@@ -89,6 +90,7 @@ impl StateStore {
             .iter()
             .map(|tier| tier.refilled_in(keyed.sync.as_nanos() as u64));
         let busy = threshold * flow.fold(f64::INFINITY, f64::min);
+        keyed.cut_at.store(now, Ordering::Relaxed);
         for mut shard in self.all_shards() {
             if shard.accounts.is_empty() {
                 continue;
@@ -111,7 +113,7 @@ impl StateStore {
                     if !is_received && !is_busy {
                         return false;
                     }
-                    account.begin(*key, used, &mut shard.received);
+                    account.begin(*key, self.own(used), &mut shard.received);
                 }
                 account.open = account.open.min(used.units);
                 let Account {
@@ -178,6 +180,36 @@ impl StateStore {
         }
     }
 
+    /// Ends a share, or the time without the other hosts. A bucket's units from then are not published, but for those of
+    /// accounts: all busy keys count as received. `threshold` is that of [`Self::cut`].
+    pub fn end_share(&self, now: u64, threshold: f64) {
+        if self.has_windows() {
+            return;
+        }
+        let now = self.instant(now);
+        for mut shard in self.all_shards() {
+            let mut busy = Vec::new();
+            shard.each(|key, words| {
+                if used(self.tiers(), words, now).share >= threshold {
+                    busy.push(key);
+                }
+            });
+            shard.received.extend(busy);
+        }
+    }
+
+    /// The units of a key's state that this host has used, while the other hosts' are not in it. Under a share of a bucket,
+    /// each was charged as if they had passed theirs.
+    pub(super) fn own(&self, used: Used) -> Used {
+        let share = self.share().unwrap_or(Share::WHOLE);
+        let units = if self.has_windows() {
+            used.units
+        } else {
+            share.units(used.units)
+        };
+        Used { units, ..used }
+    }
+
     /// Removes the accounts of keys whose use has ended.
     pub fn forget_ended(&self, now: u64) {
         let now = self.instant(now);
@@ -222,7 +254,7 @@ impl LockedShard<'_> {
                 .get(&key)
                 .copied()
                 .unwrap_or_else(|| Account::new(adjustment.peers));
-            account.begin(key, used, &mut shard.received);
+            account.begin(key, self.store.own(used), &mut shard.received);
             shard.accounts.insert(key, account);
         }
         if adjustment.charge == 0 && adjustment.give_back == 0 && adjustment.at_least == 0 {
@@ -232,7 +264,8 @@ impl LockedShard<'_> {
         // Units that the others have not received are not in their count.
         let open = shard.accounts.get(&key).map_or(0, |account| account.open);
         let whole = self.store.tiers();
-        self.with_state(key, now, |tiers, words| {
+        // Other hosts' units are of the whole limit, whatever this host's share.
+        self.with_state(key, now, |_, words| {
             let missing = if adjustment.at_least == 0 {
                 0
             } else {
@@ -240,8 +273,8 @@ impl LockedShard<'_> {
                 at_least.saturating_sub(used(whole, words, now).units)
             };
             let charge = adjustment.charge.saturating_add(missing);
-            tiers::charge_beyond(tiers, words, (now, at), charge);
-            tiers::give_back(tiers, words, now, adjustment.give_back);
+            tiers::charge_beyond(whole, words, (now, at), charge);
+            tiers::give_back(whole, words, now, adjustment.give_back);
         });
     }
 }

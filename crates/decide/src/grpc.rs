@@ -4,6 +4,7 @@
 //! request's or absent. A request is charged as a whole or not at all. A descriptor without a limit passes, as in
 //! Envoy's own service.
 
+use std::borrow::Cow;
 use std::io;
 use std::net::IpAddr;
 use std::time::Duration;
@@ -144,11 +145,17 @@ pub fn decide(
             engine.unsupported.count_limit();
         }
         let cost = cost(request, descriptor);
+        let values: Vec<Cow<'_, str>> = descriptor
+            .entries
+            .iter()
+            .map(|entry| headers::text(&entry.value))
+            .collect();
         let entries = || {
-            descriptor
+            let names = descriptor
                 .entries
                 .iter()
-                .map(|entry| (entry_name(&entry.key), entry.value.as_str()))
+                .map(|entry| entry_name(&entry.key));
+            names.zip(values.iter().map(|value| &**value))
         };
         // The address that Envoy sees takes precedence over an entry with that name, such as a header.
         let own = |is_it: fn(&str) -> bool| address(descriptor.entries.iter(), is_it);
@@ -233,11 +240,9 @@ fn address<'e>(
     is_it: fn(&str) -> bool,
 ) -> Option<Option<IpAddr>> {
     let parse = |entry: &Entry| {
-        entry
-            .value
-            .parse()
-            .ok()
-            .map(|address: IpAddr| address.to_canonical())
+        let value = std::str::from_utf8(&entry.value).ok()?;
+        let address: IpAddr = value.parse().ok()?;
+        Some(address.to_canonical())
     };
     let mut addresses = entries.filter(|entry| is_it(&entry.key)).filter_map(parse);
     let first = addresses.next()?;
@@ -304,6 +309,7 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use http_body_util::Full;
+    use prost::Message;
     use rls::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::RateLimitOverride;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     use tokio::net::TcpStream;
@@ -343,7 +349,7 @@ mod tests {
             let engine = Engine::new(&config.config, edge.clone()).unwrap();
             let entry = Entry {
                 key: "remote_address".to_owned(),
-                value: "192.0.2.7".to_owned(),
+                value: b"192.0.2.7".to_vec(),
             };
             let request = RateLimitRequest {
                 domain: "shop".to_owned(),
@@ -362,6 +368,28 @@ mod tests {
         }
     }
 
+    /// A client chooses the bytes of a header, and an error would make Envoy let the request pass.
+    #[test]
+    fn values_that_are_no_utf8_are_decided() {
+        let text = "[[limit]]\nname = \"agents\"\nscope = \"request\"\nkey = [\"agent\"]\nrate = \"2/day\"\n";
+        let config = config::parse(Path::new("limits.toml"), text).unwrap();
+        let engine = Engine::new(&config.config, Arc::new(NoEdge)).unwrap();
+        let field = |number: u8, bytes: &[u8]| {
+            let head = [number << 3 | 2, bytes.len() as u8];
+            [&head[..], bytes].concat()
+        };
+        for value in [&b"a\xff"[..], b"a\xfe", b"\xff", b"\xed\xa0\x80", b"\xc3"] {
+            let entry = [field(1, b"agent"), field(2, value)].concat();
+            let descriptor = field(2, &field(1, &entry));
+            let message = [field(1, b"shop"), descriptor].concat();
+            let request = RateLimitRequest::decode(&*message).unwrap();
+            let passed = (0..5)
+                .map(|_| decide(&engine, &request, 1).unwrap())
+                .filter(|response| response.overall_code == i32::from(Code::Ok));
+            assert_eq!(passed.count(), 2, "{value:?}");
+        }
+    }
+
     /// An error would make Envoy let the request pass.
     #[test]
     fn unsupported_fields_are_reported_and_the_rest_is_decided() {
@@ -371,7 +399,7 @@ mod tests {
         let of = |path: &str| RateLimitDescriptor {
             entries: vec![Entry {
                 key: "path".to_owned(),
-                value: path.to_owned(),
+                value: path.as_bytes().to_vec(),
             }],
             ..RateLimitDescriptor::default()
         };
@@ -413,7 +441,7 @@ mod tests {
         let of = |user: &str, hits: u64| RateLimitDescriptor {
             entries: vec![Entry {
                 key: "user".to_owned(),
-                value: user.to_owned(),
+                value: user.as_bytes().to_vec(),
             }],
             hits_addend: Some(hits),
             ..RateLimitDescriptor::default()

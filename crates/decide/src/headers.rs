@@ -1,11 +1,21 @@
-//! Headers of HTTP replies.
+//! Headers of HTTP replies, and the text of a request's.
 //!
 //! `RateLimit-Policy` and `RateLimit` are those of draft-ietf-httpapi-ratelimit-headers-11: lists of structured fields
 //! (RFC 9651), one item a policy, named after the limit. `Retry-After` is RFC 9110's, in whole seconds.
 
+use std::borrow::Cow;
+
 use api::decide::Answer;
 use config::policy::{Multiplier, RequestLimit, RequestUnit};
 use hyper::header::HeaderValue;
+
+/// A header's value as text: UTF-8, else ISO 8859-1, as headers once were. The same text is the same key.
+pub(super) fn text(bytes: &[u8]) -> Cow<'_, str> {
+    match std::str::from_utf8(bytes) {
+        Ok(text) => Cow::Borrowed(text),
+        Err(_) => Cow::Owned(bytes.iter().map(|byte| char::from(*byte)).collect()),
+    }
+}
 
 /// The largest integer of a structured field.
 const LARGEST_INTEGER: u64 = 999_999_999_999_999;

@@ -73,7 +73,7 @@ impl StateStore {
         }
         let is_received = held.shard.received.contains(&key);
         let own = match held.shard.get(key) {
-            Some(words) if !is_received => used(store.tiers(), words, now),
+            Some(words) if !is_received => store.own(used(store.tiers(), words, now)),
             _ => Used::default(),
         };
         let adopted = held.with_state(key, now, |_, ours| {

@@ -18,6 +18,8 @@ pub(super) struct Keyed {
     pub(super) rank: AtomicU64,
     /// Until when this host may pass its part of a window, by this host's clock.
     pub(super) valid_until: AtomicU64,
+    /// When consumption was last cut off, by this host's clock; 0 before the first time.
+    pub(super) cut_at: AtomicU64,
     pub(super) sync: Duration,
 }
 
@@ -87,6 +89,7 @@ impl Keyed {
             hosts: AtomicU64::new(1),
             rank: AtomicU64::new(0),
             valid_until: AtomicU64::new(u64::MAX),
+            cut_at: AtomicU64::new(0),
             sync,
         }
     }
@@ -101,7 +104,17 @@ impl Keyed {
         is_bucket(tiers) || now < self.valid_until.load(Ordering::Relaxed)
     }
 
+    /// Syncs since the last cut, the one under way included: more than one while the store does not reply.
+    pub(super) fn syncs(&self, now: u64) -> u64 {
+        match self.cut_at.load(Ordering::Relaxed) {
+            0 => 1,
+            cut_at => 1 + now.saturating_sub(cut_at) / (self.sync.as_nanos() as u64).max(1),
+        }
+    }
+
     pub(super) fn follow(&self, other: &Self) {
+        self.cut_at
+            .store(other.cut_at.load(Ordering::Relaxed), Ordering::Relaxed);
         self.ahead
             .store(other.ahead.load(Ordering::Relaxed), Ordering::Relaxed);
         self.hosts

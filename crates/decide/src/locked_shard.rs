@@ -36,9 +36,11 @@ impl LockedShard<'_> {
         cost: u64,
     ) -> Option<Outcome> {
         let mut account = self.account(keyed, key);
-        let (may, now) = (keyed.may_pass(&self.tiers, now), keyed.instant(now));
+        let (may, syncs) = (keyed.may_pass(&self.tiers, now), keyed.syncs(now));
+        let (now, whole) = (keyed.instant(now), self.store.tiers());
         let outcome = self.with_state(key, now, |tiers, words| {
-            let allowed = (may || cost == 0) && account.charge(tiers, words, now, cost);
+            let allowed =
+                (may || cost == 0) && account.charge((tiers, whole), words, (now, syncs), cost);
             let wait = tiers::wait(tiers, words, now, cost);
             // Units that are only reserved for other hosts are free, or theirs, after the next exchange.
             let wait = wait.map(|wait| if wait.is_zero() { keyed.sync } else { wait });

@@ -11,6 +11,7 @@ use host::unix_socket::{self, SocketFile};
 use thiserror::Error;
 use tokio::net::TcpListener;
 use tokio::runtime::{Builder, Runtime};
+use tokio::sync::watch;
 
 use super::build::Moves;
 use super::engine::{Current, Engine, Now};
@@ -49,6 +50,8 @@ pub struct Service {
     loads: Arc<Loads>,
     http: Option<Endpoint>,
     grpc: Option<SocketAddr>,
+    /// Whether requests are processed.
+    serves: watch::Sender<bool>,
     /// Removed when this is dropped.
     socket: Option<SocketFile>,
     runtime: Option<Runtime>,
@@ -61,11 +64,24 @@ impl Service {
     ///
     /// When it cannot listen on an address.
     pub fn start(config: &Decide, engine: Engine, now: Now) -> Result<Self, ServiceError> {
+        let service = Self::listen(config, engine, now)?;
+        service.serve();
+        Ok(service)
+    }
+
+    /// Listens on the configured addresses. Requests wait until [`Self::serve`].
+    ///
+    /// # Errors
+    ///
+    /// When it cannot listen on an address.
+    pub fn listen(config: &Decide, engine: Engine, now: Now) -> Result<Self, ServiceError> {
+        let (serves, begun) = watch::channel(false);
         let mut service = Self {
             handle: EngineHandle::new(Arc::new(Current::from_pointee(engine)), now),
             loads: Arc::default(),
             http: None,
             grpc: None,
+            serves,
             socket: None,
             runtime: None,
         };
@@ -107,7 +123,8 @@ impl Service {
                 };
                 service.http = Some(at);
                 let loads = Arc::clone(&service.loads);
-                threads.spawn(http::serve(listener, service.handle.clone(), loads));
+                let server = http::serve(listener, service.handle.clone(), loads);
+                threads.spawn(after(begun.clone(), server));
             }
             if let Some(address) = config.grpc {
                 let fail = |source| ServiceError::Listen {
@@ -117,7 +134,8 @@ impl Service {
                 };
                 let (listener, address) = listen("grpc", address).map_err(fail)?;
                 service.grpc = Some(address);
-                threads.spawn(grpc::serve(listener, service.handle.clone()));
+                let server = grpc::serve(listener, service.handle.clone());
+                threads.spawn(after(begun, server));
             }
             threads.spawn(expire(service.handle.clone()));
             let handle = service.handle.clone();
@@ -129,6 +147,11 @@ impl Service {
             });
         }
         Ok(service)
+    }
+
+    /// Processes requests from now on.
+    pub fn serve(&self) {
+        self.serves.send_replace(true);
     }
 
     /// Refuses all waiting requests and sends their replies, before the agent stops.
@@ -216,6 +239,13 @@ impl Drop for Service {
             // Replies in progress are dropped: the agent stops.
             runtime.shutdown_background();
         }
+    }
+}
+
+/// Runs a server once requests are processed.
+async fn after(mut begun: watch::Receiver<bool>, server: impl Future<Output = ()>) {
+    if begun.wait_for(|begun| *begun).await.is_ok() {
+        server.await;
     }
 }
 

@@ -115,6 +115,9 @@ pub(super) fn enforce(
         let events = Arc::new(EventLog::observed_by(Arc::clone(&notifier) as Arc<dyn Observer>));
         let fleet = daemon::fleet(&packets, &events);
         fleet.share_limits(&config, &requests.current())?;
+        // Before it, this host does not know what others have used.
+        fleet.joined().await;
+        requests.serve();
         let in_effect = introduce(&source, packets.load().as_deref(), &requests, &groups);
         reload::report_left_out(&events, &source.left_out);
         protect::exempt(&source.config.agent.never_limit, &detected).iter().for_each(|line| tracing::info!("{line}"));

@@ -22,8 +22,8 @@
 -- The clock is the store's. If that is set back, it goes on from where it was. The first command that writes needs memory:
 -- a store without memory refuses it, and nothing is changed. After another write, Redis would continue the script.
 --
--- A store is new for a lease. Until then, the secret of a host that knew one before replaces that of a new host, so that
--- hosts need not forget what they know.
+-- A store is new for a lease from its first request on, and from the loss of the use on. In that time the secret of a host that
+-- knew one before replaces that of a new host, so that hosts need not forget what they know.
 local publications, seen, use, versions, ends = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local host, lease, read, secret, publication = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4], ARGV[5]
 local leaves, page, page_bytes, most = ARGV[6] == '1', tonumber(ARGV[10]), tonumber(ARGV[11]), tonumber(ARGV[12])
@@ -38,8 +38,12 @@ local function whole(number) return string.format('%.0f', number) end
 -- A host that read a later clock than this read another store's.
 if read >= now then read = 0 end
 
+-- A store that evicts keys may lose one of three that belong together. Without versions no host would read the use, and
+-- without ends it would stay for ever: the rest is as good as lost. The hosts write their use again, as in a new store.
+local head = redis.call('HMGET', use, '#epoch', '#version', '#restored', 'h:' .. host, '#keys')
+local is_torn = tonumber(head[5] or '0') > 0 and (redis.call('ZCARD', versions) == 0 or redis.call('ZCARD', ends) == 0)
 local begun = now
-if known[2] then begun = tonumber(known[4] or '0') end
+if known[2] and head[1] and not is_torn then begun = tonumber(known[4] or '0') end
 local is_new = now < begun + lease
 if known[2] and not (is_new and known[5] ~= '1' and is_kept == '1') then secret, is_kept = known[2], known[5] or '0' end
 redis.call('HSET', publications, '#clock', whole(now), '#secret', secret, '#offset', whole(offset), '#begun', whole(begun),
@@ -62,6 +66,10 @@ else
   redis.call('ZADD', seen, whole(now), host)
 end
 
+if is_torn then
+  for _, key in ipairs({ use, versions, ends }) do redis.call('PEXPIRE', key, 0) end
+  head = {}
+end
 local milliseconds = math.floor(now / 1000)
 local function remove(name)
   redis.call('HDEL', use, name)
@@ -69,7 +77,6 @@ local function remove(name)
   redis.call('ZREM', ends, name)
 end
 for _, name in ipairs(redis.call('ZRANGEBYSCORE', ends, '-inf', whole(milliseconds), 'LIMIT', 0, 1000)) do remove(name) end
-local head = redis.call('HMGET', use, '#epoch', '#version', '#restored', 'h:' .. host)
 local has_lost = tonumber(head[4] or '0') < replied
 local epoch, restored = head[1] or ARGV[8], tonumber(head[3] or '0')
 -- The newest change counts, too: the store may have lost the hash alone.
@@ -95,7 +102,8 @@ for nth = 17, #ARGV, 5 do
 end
 -- A host that misses its last request learns that the store has lost what hosts wrote since then.
 local keep = math.max(60000, math.ceil(lease / 1000) * 60)
-redis.call('HSET', use, '#epoch', epoch, '#version', whole(version), '#restored', whole(restored), 'h:' .. host, sequence)
+redis.call('HSET', use, '#epoch', epoch, '#version', whole(version), '#restored', whole(restored), 'h:' .. host, sequence,
+  '#keys', redis.call('ZCARD', versions))
 redis.call('ZADD', ends, whole(milliseconds + keep), 'h:' .. host)
 
 local changes, bytes, has_more = {}, 0, '0'

@@ -235,6 +235,17 @@ impl Peer {
         std::mem::take(&mut self.orphaned)
     }
 
+    /// Before [`Self::receive`], if the store is new: it may have lost hosts that take part, which return within a lease.
+    pub fn expect_all(&mut self, news: &News) {
+        let hosts = self.window_hosts();
+        if (news.hosts.len() as u64) < hosts {
+            self.returning = (hosts, news.now + self.lease);
+            self.series
+                .values_mut()
+                .for_each(Series::return_from_absence);
+        }
+    }
+
     /// Processes the store's reply to the last publication; returns the adjustments of each limit's keys.
     pub fn receive(&mut self, news: &News) -> Vec<(u64, Vec<Adjustment>)> {
         // The other hosts treated this host's part as free, so it must be published again.

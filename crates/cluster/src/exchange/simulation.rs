@@ -10,6 +10,7 @@ mod demand;
 mod events;
 mod loss;
 mod room;
+mod starts;
 mod world;
 
 use world::{MS, NUMBER, SECOND, TICK, World};

@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use common::counters::gained;
+use common::share::Share;
 use decide::{Adjustment, Cut, PeerConsumption};
 
 use crate::packets::{Elsewhere, Packets, PacketsError};
@@ -30,7 +31,8 @@ pub struct Sources {
 }
 
 impl Sources {
-    /// Cuts off the use of busy sources since the last cut, for a limit with this burst and rate per second.
+    /// Cuts off the use of busy sources since the last cut, for a limit with this burst and rate per second. Under a
+    /// `share`, the kernel charges a packet as if the other hosts had passed theirs.
     ///
     /// # Errors
     ///
@@ -40,7 +42,7 @@ impl Sources {
         packets: &dyn Packets,
         (limit, burst, rate): (&str, u64, f64),
         sync: Duration,
-        threshold: f64,
+        (threshold, share): (f64, Share),
     ) -> Result<Vec<Cut>, PacketsError> {
         let (mut cuts, mut charges, mut known) = (Vec::new(), Vec::new(), HashMap::new());
         for source in packets.busy_sources(limit)? {
@@ -67,11 +69,12 @@ impl Sources {
                 || source.used as f64 >= threshold * burst as f64
                 || spent as f64 > threshold * rate * sync.as_secs_f64();
             if !next.is_hot && is_busy && spent > 0 {
-                spent = spent.max(source.used);
+                spent = spent.max(share.units(source.used));
             }
             next.is_hot |= is_busy;
             if next.is_hot && (spent > 0 || newly_refused > 0) {
-                let over = next.peers.others(spent);
+                // The kernel charges for others at each cut alone.
+                let over = next.peers.others(spent, 1);
                 if over > 0 {
                     let units = i64::try_from(over).unwrap_or(i64::MAX);
                     charges.push(Elsewhere {
@@ -149,7 +152,7 @@ mod tests {
     use crate::member::Usage;
     use crate::packets::BusySource;
 
-    /// A kernel whose only source has these counts of passed packets, one after the other.
+    /// A kernel whose only source has these counts of passed packets, one after the other. At 0 it has none.
     struct Kernel(Mutex<Vec<u64>>);
 
     impl Packets for Kernel {
@@ -173,12 +176,13 @@ mod tests {
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner)
                 .remove(0);
-            Ok(vec![BusySource {
+            let source = BusySource {
                 number: 1,
                 passed,
                 refused: passed,
                 used: 80,
-            }])
+            };
+            Ok([source].into_iter().filter(|_| passed > 0).collect())
         }
 
         fn charge_beyond(&self, _: &str, _: &[Elsewhere]) -> Result<(), PacketsError> {
@@ -188,11 +192,15 @@ mod tests {
 
     /// (spent, refused) of each cut.
     fn cuts(counts: &[u64]) -> Vec<(u64, u64)> {
+        cuts_under(counts, Share::WHOLE)
+    }
+
+    fn cuts_under(counts: &[u64], share: Share) -> Vec<(u64, u64)> {
         let (kernel, mut sources) = (Kernel(Mutex::new(counts.to_vec())), Sources::default());
         let sync = Duration::from_millis(50);
         let mut cut = |_: &u64| {
             sources
-                .cut(&kernel, ("packets", 80, 400.0), sync, 0.1)
+                .cut(&kernel, ("packets", 80, 400.0), sync, (0.1, share))
                 .unwrap()
         };
         let of = |cuts: Vec<Cut>| cuts.first().map_or((0, 0), |cut| (cut.spent, cut.refused));
@@ -204,6 +212,14 @@ mod tests {
         // The step from 1,390 to 1,410 is completed after the sample was read, and before the rest was.
         let torn = cuts(&[1_370, 1_390, 1_410 - 64, 1_430]);
         assert_eq!(torn[1..], [(20, 20), (0, 0), (40, 40)]);
+    }
+
+    #[test]
+    fn a_share_that_is_used_up_is_published_as_what_passed() {
+        for (hosts, published) in [(1, 80), (4, 20), (8, 20)] {
+            let cuts = cuts_under(&[0, 20, 40], Share::one_of(hosts));
+            assert_eq!(cuts, [(0, 0), (published, 20), (20, 20)], "{hosts} hosts");
+        }
     }
 
     #[test]

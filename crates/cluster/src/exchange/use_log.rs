@@ -169,8 +169,14 @@ impl UseLog {
         self.lost.retain(is_kept);
     }
 
-    /// Records that this host was away, or that its limits have changed.
+    /// Records that this host was away.
     pub fn read_again(&mut self) {
+        self.is_behind = true;
+    }
+
+    /// Records that this host has a limit whose use it has not kept: it reads that of earlier versions, too.
+    pub fn read_all(&mut self) {
+        self.version = 0;
         self.is_behind = true;
     }
 
@@ -494,6 +500,22 @@ mod tests {
         assert!(keys.into_iter().eq(0..1_000));
         log.lost(1, (0..2 * MOST_KEYS as u64).collect());
         assert_eq!(log.lost.queue.len(), MOST_KEYS);
+    }
+
+    #[test]
+    fn a_host_with_a_new_limit_reads_all() {
+        let mut log = UseLog::default();
+        log.replied(&reply("a", 8_000));
+        log.replied(&reply("a", 8_001));
+        let page = |log: &mut UseLog| {
+            let writes = log.writes((0, SYNC), false, |_, _| true, used);
+            (writes.page, writes.version)
+        };
+        assert_eq!(page(&mut log), (0, 8_001));
+        log.read_all();
+        assert_eq!(page(&mut log), (PAGE, 0));
+        log.replied(&reply("a", 8_001));
+        assert_eq!(page(&mut log), (0, 8_001));
     }
 
     #[test]

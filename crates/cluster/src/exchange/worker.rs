@@ -1,6 +1,6 @@
 //! The thread that exchanges the consumption of busy keys, and enforces the share without a store while there is none.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -94,7 +94,7 @@ impl Worker {
     ) -> Self {
         let lease = Terms::lease_for(cluster.sync);
         let patience = Terms::patience_for(cluster.sync);
-        let worker = Self {
+        let mut worker = Self {
             hosts: RecentHosts::new(peer.hosts(), boot_nanoseconds()),
             peer,
             held: Arc::clone(held),
@@ -118,7 +118,11 @@ impl Worker {
             cluster,
         };
         let engine = worker.held.engine.load();
-        engine.exchanged().for_each(|(.., store)| store.separate());
+        for (limit, multiplier, store) in engine.exchanged() {
+            store.separate();
+            let number = request_series(limit, multiplier);
+            worker.definitions.insert(number, store.definition());
+        }
         worker.report();
         worker
     }
@@ -183,13 +187,20 @@ impl Worker {
         self.health.set_patience(patience);
         self.cluster = cluster;
         let engine = self.held.engine.load();
+        let numbers: HashSet<u64> = engine
+            .exchanged()
+            .map(|(limit, multiplier, _)| request_series(limit, multiplier))
+            .collect();
+        // A limit that is removed and added again is new.
+        self.definitions
+            .retain(|number, _| numbers.contains(number));
         for (limit, multiplier, store) in engine.exchanged() {
             let number = request_series(limit, multiplier);
             let definition = store.definition();
             if self.definitions.insert(number, definition) != Some(definition) {
                 self.uses
                     .lost(number, store.received_keys((self.now)(), LEAST_LIFE));
-                self.uses.read_again();
+                self.uses.read_all();
             }
         }
     }
@@ -226,7 +237,7 @@ impl Worker {
                 self.held.engine.load().name_keys(secret);
                 self.answered(begun);
                 self.set_clock(&news, requested_at, answered);
-                self.adjust(&news, requested_at);
+                self.adjust(&news, requested_at, is_new);
                 self.adopt(&changes);
                 self.join(is_new);
                 changes.until.is_some()
@@ -247,21 +258,37 @@ impl Worker {
         }
     }
 
-    /// Exchanges keys from now on, once all use is read. A new store may not have it yet.
+    /// Exchanges keys from now on, once all use is read. A new store may not have it yet; until then, a host that joins has
+    /// its part of what others use.
     fn join(&mut self, is_new: bool) {
         if self.state == ExchangeState::Exchanging {
             return;
         }
         if !is_new && !self.uses.is_behind() {
+            if self.state == ExchangeState::Alone || self.held.in_effect() != EffectiveShare::WHOLE
+            {
+                let (now, threshold) = ((self.now)(), self.peer.threshold());
+                for (.., store) in self.held.engine.load().exchanged() {
+                    store.end_share(now, threshold);
+                }
+            }
             self.state = ExchangeState::Exchanging;
             self.held.enforce(EffectiveShare::WHOLE);
-        } else if is_new && self.state == ExchangeState::Joining {
+        } else if self.state == ExchangeState::Joining {
             let hosts = self.peer.hosts().max(HOSTS_OF_A_NEW_STORE);
             self.held.enforce(EffectiveShare {
                 share: Share::one_of(hosts),
                 is_open: false,
             });
+        } else {
+            // It may know of more hosts now than when it was alone.
+            self.held.enforce(self.alone());
         }
+    }
+
+    /// What `when_store_is_down` makes of the hosts that this one knows.
+    fn alone(&self) -> EffectiveShare {
+        EffectiveShare::alone(self.cluster.when_store_is_down, self.hosts.most())
     }
 
     /// The use of keys to be written to the store.
@@ -288,13 +315,14 @@ impl Worker {
     /// Takes over the use of keys that other hosts have written.
     fn adopt(&mut self, changes: &Changes) {
         let (engine, now) = (self.held.engine.load(), (self.now)());
-        let has_lost = self.uses.replied(changes);
+        let (has_lost, mut has_new) = (self.uses.replied(changes), false);
         for (limit, multiplier, store) in engine.exchanged() {
             let number = request_series(limit, multiplier);
-            let definition = *self
-                .definitions
-                .entry(number)
-                .or_insert_with(|| store.definition());
+            // The engine may have a new limit before this thread receives the reload.
+            let definition = *self.definitions.entry(number).or_insert_with(|| {
+                has_new = true;
+                store.definition()
+            });
             for (name, words) in &changes.keys {
                 if (name.series, name.definition) == (number, definition) {
                     store.adopt_use(name.key, words, now);
@@ -303,6 +331,9 @@ impl Worker {
             if has_lost {
                 self.uses.lost(number, store.received_keys(now, LEAST_LIFE));
             }
+        }
+        if has_new {
+            self.uses.read_all();
         }
     }
 
@@ -318,6 +349,7 @@ impl Worker {
         for (limit, multiplier, store) in engine.exchanged() {
             // Without the store, buckets drop their units; those of windows are published afterwards.
             if is_alone && !store.has_windows() {
+                store.separate();
                 continue;
             }
             let number = request_series(limit, multiplier);
@@ -335,9 +367,11 @@ impl Worker {
     fn cut_packets(&mut self, threshold: f64) -> Vec<(u64, bool, Vec<Cut>)> {
         let mut all = Vec::new();
         let packets = &*self.held.packets;
+        let share = self.held.in_effect().share;
         for (limit, burst, rate) in packets.exchanged() {
             let sources = self.sources.entry(limit.clone()).or_default();
-            match sources.cut(packets, (&limit, burst, rate), self.cluster.sync, threshold) {
+            let limited = (limit.as_str(), burst, rate);
+            match sources.cut(packets, limited, self.cluster.sync, (threshold, share)) {
                 Ok(cuts) => all.push((series_number(&limit, PACKETS), false, cuts)),
                 Err(error) => tracing::error!(
                     "cluster: reading the sources of limit {limit:?} failed: {error}"
@@ -393,7 +427,10 @@ impl Worker {
         })
     }
 
-    fn adjust(&mut self, news: &News, requested_at: u64) {
+    fn adjust(&mut self, news: &News, requested_at: u64, is_new: bool) {
+        if is_new {
+            self.peer.expect_all(news);
+        }
         let adjustments = self.peer.receive(news);
         self.hosts.record(self.peer.hosts(), boot_nanoseconds());
         for (number, keys) in self.peer.take_orphaned() {
@@ -481,10 +518,7 @@ impl Worker {
             }
         }
         self.sources.clear();
-        self.held.enforce(EffectiveShare::alone(
-            self.cluster.when_store_is_down,
-            self.hosts.most(),
-        ));
+        self.held.enforce(self.alone());
     }
 
     /// Keeps this host's units charged in the kernel: they are no longer exchanged.

@@ -16,6 +16,7 @@ use crate::charge::Charge;
 use crate::engine::Engine;
 use crate::engine_handle::EngineHandle;
 use crate::error::{DecideError, quoted};
+use crate::headers;
 use crate::together::tightest;
 
 /// The most limits of one request.
@@ -165,12 +166,8 @@ fn only_value(headers: &HeaderMap, name: &HeaderName) -> Result<Option<String>, 
         ));
     }
     let bytes = value.map_or(&[][..], |value| value.as_bytes());
-    let text = match std::str::from_utf8(bytes) {
-        Ok(text) => text.to_owned(),
-        // ISO 8859-1, as headers once were: the same text is the same key.
-        Err(_) => bytes.iter().map(|byte| char::from(*byte)).collect(),
-    };
-    Ok(Some(text).filter(|text| !text.is_empty()))
+    let text = headers::text(bytes);
+    Ok(Some(text.into_owned()).filter(|text| !text.is_empty()))
 }
 
 /// An error in terms of headers.

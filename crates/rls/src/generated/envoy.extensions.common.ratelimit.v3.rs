@@ -16,8 +16,9 @@ pub mod rate_limit_descriptor {
     pub struct Entry {
         #[prost(string, tag = "1")]
         pub key: ::prost::alloc::string::String,
-        #[prost(string, tag = "2")]
-        pub value: ::prost::alloc::string::String,
+        /// A string upstream, of the same encoding. Envoy sends a header's bytes as they are, also where they are no UTF-8.
+        #[prost(bytes = "vec", tag = "2")]
+        pub value: ::prost::alloc::vec::Vec<u8>,
     }
     #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
     pub struct RateLimitOverride {

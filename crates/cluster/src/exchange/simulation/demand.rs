@@ -87,6 +87,35 @@ fn a_window_of_few_units_passes_no_more_than_them() {
     }
 }
 
+/// Twice the rate, from a store that stands still for three fourths of a lease, again and again: hosts assume the others'
+/// demand for as long as they wait.
+#[test]
+fn a_bucket_keeps_its_rate_while_the_store_stalls() {
+    for burst in [20, 100] {
+        let policy = Policy::token_bucket(Rate::per_second(100), burst);
+        let mut world = World::new(policy, 4, 1, 100 * MS);
+        let demand = |_: usize, _: usize, _: u64| 50.0 * TICK as f64 / SECOND as f64;
+        world.run(2 * SECOND, &demand);
+        let (rounds, before) = (10, world.total(0));
+        for _ in 0..rounds {
+            world.one_way = 375 * MS;
+            world.run(750 * MS, &demand);
+            world.one_way = 0;
+            world.run(750 * MS, &demand);
+        }
+        let (passed, limit) = (world.total(0) - before, burst + rounds * 150);
+        eprintln!("burst {burst}: {passed} of {limit}");
+        assert!(
+            passed <= limit * 11 / 10,
+            "burst {burst}: {passed} of {limit}"
+        );
+        assert!(
+            passed >= limit * 7 / 10,
+            "burst {burst}: {passed} of {limit}"
+        );
+    }
+}
+
 /// Demand for a fifth of a second in two.
 #[test]
 fn a_bucket_keeps_its_rate_when_demand_stops_between() {

@@ -19,6 +19,28 @@ fn a_used_up_quota_survives_an_emptied_store() {
     }
 }
 
+/// Hosts that do not see each other in the store for a while still take only their parts.
+#[test]
+fn a_store_that_is_emptied_between_exchanges_passes_no_quota_again() {
+    for (name, policy) in quotas()
+        .into_iter()
+        .filter(|(name, _)| !name.contains("bucket"))
+    {
+        for every in [30 * MS, 50 * MS, 150 * MS] {
+            let mut world = World::new(policy, 4, 1, 100 * MS);
+            for _ in 0..8 * SECOND / every {
+                world.ledger.empty();
+                world.run(every, &|_, _, _| {
+                    N as f64 * TICK as f64 / SECOND as f64 / 4.0
+                });
+            }
+            let total = world.total(0);
+            eprintln!("{name}, emptied every {} ms: {total}", every / MS);
+            assert!(total <= N + N / 20, "{name}, {every}: {total}");
+        }
+    }
+}
+
 /// The other host has only received the use; the one that passed it ends before it writes. A host that joins reads it.
 #[test]
 fn the_use_of_a_killed_host_is_written_by_the_others() {

@@ -195,6 +195,10 @@ pub(super) struct Host {
     sequence: u64,
     pub(super) is_exchanging: bool,
     has_joined: bool,
+    /// Whether it has had no reply for a lease, and has not exchanged since.
+    is_alone: bool,
+    /// Whether it decides. If not, it does from its next reply on, or from the first one that fails to come.
+    pub(super) is_serving: bool,
     /// Whether it has no connection to the store.
     pub(super) is_cut_off: bool,
     /// Whether it stands still.
@@ -215,8 +219,8 @@ impl Host {
     /// Publishes, as the exchanger does. `arrives` is when the store processes it, if it does; the reply takes as long.
     fn publish(&mut self, now: u64, (arrives, is_answered): (Option<u64>, bool)) {
         let here = now + self.ahead;
-        let is_alone = !self.is_exchanging && here >= self.replied + lease_of(self.sync);
-        let cuts = if is_alone && !self.store.has_windows() {
+        let cuts = if self.is_alone && !self.store.has_windows() {
+            self.store.separate();
             Vec::new()
         } else {
             vec![(
@@ -279,6 +283,7 @@ impl Host {
         let reply = request.reply.take().filter(|_| !is_late);
         let requested_at = request.requested_at + self.ahead;
         self.request = None;
+        self.is_serving = true;
         match reply {
             Some((_, reply)) => self.replied(now, requested_at, &reply),
             None => self.unanswered(now),
@@ -287,7 +292,7 @@ impl Host {
 
     fn unanswered(&mut self, now: u64) {
         if now + self.ahead >= self.replied + lease_of(self.sync) {
-            self.is_exchanging = false;
+            (self.is_exchanging, self.is_alone) = (false, true);
             self.uses.read_again();
             self.store.separate();
             self.store.set_share(Share::one_of(self.recent.most()));
@@ -297,6 +302,9 @@ impl Host {
     fn replied(&mut self, now: u64, requested_at: u64, (news, changes, is_new): &Reply) {
         let here = now + self.ahead;
         (self.replied, self.sequence) = (here, self.peer.sequence());
+        if *is_new {
+            self.peer.expect_all(news);
+        }
         let adjustments = self.peer.receive(news);
         self.recent.record(self.peer.hosts(), here);
         for (number, keys) in self.peer.take_orphaned() {
@@ -323,9 +331,14 @@ impl Host {
                 .lost(NUMBER, self.store.received_keys(here, LEAST_LIFE));
         }
         if !self.is_exchanging && !self.uses.is_behind() && !is_new {
-            (self.is_exchanging, self.has_joined) = (true, true);
+            if self.is_alone || self.store.share() != Some(Share::WHOLE) {
+                self.store.end_share(here, self.peer.threshold());
+            }
+            (self.is_exchanging, self.has_joined, self.is_alone) = (true, true, false);
             self.store.set_share(Share::WHOLE);
-        } else if !self.has_joined && *is_new {
+        } else if self.is_alone {
+            self.store.set_share(Share::one_of(self.recent.most()));
+        } else if !self.has_joined {
             let hosts = self.peer.hosts().max(HOSTS_OF_A_NEW_STORE);
             self.store.set_share(Share::one_of(hosts));
         }
@@ -413,6 +426,8 @@ impl World {
             sequence: 0,
             is_exchanging: false,
             has_joined: false,
+            is_alone: false,
+            is_serving: true,
             is_cut_off: false,
             is_stopped: false,
         }
@@ -443,6 +458,9 @@ impl World {
                 host.publish(self.now, (arrives, is_answered));
             }
             host.advance(self.now, &mut self.ledger);
+            if !host.is_serving {
+                continue;
+            }
             for (key, fingerprint) in self.keys.iter().enumerate() {
                 host.owed[key] += demand(nth, key, self.passed.len() as u64 * TICK);
                 while host.owed[key] >= 1.0 {

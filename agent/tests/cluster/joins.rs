@@ -1,0 +1,155 @@
+//! Limits and hosts that join while a quota is used up.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use testbed::delay::delayed;
+use testbed::fleet::{Asker, Host, KEYS};
+use testbed::redis::Redis;
+use testbed::tests;
+use testbed::trials::Test;
+
+use crate::quotas::{N, daily, exhaust, has_joined, joined, most, seconds, settle};
+
+pub const TESTS: &[Test] = tests![
+    a_limit_that_hosts_get_in_turn_passes_one_quota,
+    hosts_that_join_wait_for_the_use_of_others,
+    hosts_that_join_wait_for_their_shares,
+    a_bucket_that_was_used_up_without_the_store_refills_with_it,
+];
+
+/// The time of a request to the store, one way: a host that does not wait decides before the first reply.
+const FAR: Duration = Duration::from_millis(40);
+
+/// A second limit with the same quota.
+fn with_new(algorithm: &str) -> String {
+    let first = format!("{KEYS}\nrate = \"9/s\"");
+    let new = daily(algorithm);
+    format!("{first}\n[[limit]]\nname = \"new\"\nscope = \"request\"\nkey = [\"service\"]\n{new}")
+}
+
+/// Requests a quota of the new limit, and half of it again.
+fn ask_new(host: &Host) -> u64 {
+    let mut asker = host.connect();
+    let mut ask = |count: u64| {
+        let questions = (0..count).map(|_| Asker::question_to("new", "one"));
+        let allowed = asker.ask_all(questions);
+        allowed.into_iter().filter(|allowed| *allowed).count() as u64
+    };
+    let mut passed = 0;
+    for _ in 0..N * 3 / 2 / 50 {
+        passed += ask(50);
+        thread::sleep(Duration::from_millis(20));
+    }
+    passed
+}
+
+/// A rollout: the first host's clients use up the quota before the next host has the limit.
+fn a_limit_that_hosts_get_in_turn_passes_one_quota() {
+    for algorithm in ["fixed-window", "token-bucket"] {
+        let redis = Redis::start(&[]);
+        let cluster = format!("store = {:?}", redis.url());
+        let before = format!("{KEYS}\nrate = \"9/s\"");
+        let begun = seconds(&redis);
+        let start = |node: &str| Host::start(node, &cluster, &before);
+        let fleet = [start("a"), start("b"), start("c")];
+        joined(&fleet, 3);
+        let mut passed = Vec::new();
+        for (host, node) in fleet.iter().zip(["a", "b", "c"]) {
+            host.reload(node, &cluster, &with_new(algorithm));
+            settle(std::slice::from_ref(&redis), &fleet);
+            passed.push(ask_new(host));
+            settle(std::slice::from_ref(&redis), &fleet);
+        }
+        // It is removed for a while.
+        for limits in [before.clone(), with_new(algorithm)] {
+            fleet[0].reload("a", &cluster, &limits);
+            settle(std::slice::from_ref(&redis), &fleet);
+        }
+        passed.push(ask_new(&fleet[0]));
+        let total: u64 = passed.iter().sum();
+        eprintln!("{algorithm}: {passed:?}");
+        assert!(total >= N * 9 / 10, "{algorithm}: {passed:?}");
+        assert!(
+            total as f64 <= most(&redis, begun),
+            "{algorithm}: {passed:?}"
+        );
+    }
+}
+
+fn far_away(redis: &Redis) -> String {
+    let store = delayed(([127, 0, 0, 1], redis.port()).into(), FAR);
+    format!("store = \"redis://{store}\"")
+}
+
+/// Requests from the first instant on.
+fn hosts_that_join_wait_for_the_use_of_others() {
+    let redis = Redis::start(&[]);
+    let begun = seconds(&redis);
+    let cluster = format!("store = {:?}", redis.url());
+    let first = [Host::start("a", &cluster, &daily("fixed-window"))];
+    joined(&first, 1);
+    let mut passed = vec![exhaust(&first[0])];
+    settle(std::slice::from_ref(&redis), &first);
+    let mut others = Vec::new();
+    for node in ["b", "c", "d"] {
+        let host = Host::start(node, &far_away(&redis), &daily("fixed-window"));
+        passed.push(host.connect().ask(N));
+        others.push(host);
+    }
+    eprintln!("{passed:?}");
+    let total: u64 = passed.iter().sum();
+    assert!(passed[0] >= N, "{passed:?}");
+    assert!(total as f64 <= most(&redis, begun), "{passed:?}");
+}
+
+fn hosts_that_join_wait_for_their_shares() {
+    const BURST: u64 = 600;
+
+    let redis = Redis::start(&[]);
+    // One unit a second refills while the hosts start.
+    let limit = format!("rate = \"1/s\"\nburst = {BURST}");
+    let (mut passed, mut fleet) = (Vec::new(), Vec::new());
+    for node in ["a", "b", "c", "d"] {
+        let host = Host::start(node, &far_away(&redis), &limit);
+        passed.push(host.connect().ask(BURST));
+        fleet.push(host);
+    }
+    eprintln!("{passed:?}");
+    let total: u64 = passed.iter().sum();
+    assert!(total <= BURST * 11 / 10, "{passed:?}");
+    assert!(total >= BURST / 2, "{passed:?}");
+}
+
+/// Each of the hosts knows of no other, and passes the burst. What all have passed would refill in a minute and a half.
+fn a_bucket_that_was_used_up_without_the_store_refills_with_it() {
+    const BURST: u64 = 300;
+
+    let mut redis = Redis::start(&[]);
+    redis.kill();
+    let cluster = format!("store = {:?}", redis.url());
+    let limit = format!("{KEYS}\nrate = \"10/s\"\nburst = {BURST}");
+    let fleet = ["a", "b", "c"].map(|node| Host::start(node, &cluster, &limit));
+    let mut askers = fleet.each_ref().map(Host::connect);
+    let without: Vec<u64> = askers.iter_mut().map(|asker| asker.ask(BURST)).collect();
+    assert_eq!(without, [BURST; 3]);
+    redis.restart();
+    let began = Instant::now();
+    let (mut at_first, mut later, mut have_joined) = (0, 0, None);
+    while later < 20 {
+        let passed: u64 = askers.iter_mut().map(|asker| asker.ask(5)).sum();
+        // Hosts that take over the secret begin anew.
+        match have_joined {
+            Some(since) if began.elapsed() >= since + Duration::from_secs(5) => later += passed,
+            _ => at_first += passed,
+        }
+        if have_joined.is_none() && fleet.iter().all(|host| has_joined(&host.cluster(), 3)) {
+            have_joined = Some(began.elapsed());
+        }
+        assert!(
+            began.elapsed() < Duration::from_secs(60),
+            "{have_joined:?}: {at_first}, then {later}"
+        );
+        thread::sleep(Duration::from_millis(20));
+    }
+}

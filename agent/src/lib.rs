@@ -21,6 +21,7 @@ pub mod page;
 pub mod pcapng;
 pub mod protect;
 pub mod replay;
+pub mod rules_store;
 pub mod server;
 pub mod stats;
 pub mod suggest;

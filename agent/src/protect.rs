@@ -7,7 +7,7 @@ use std::net::{IpAddr, ToSocketAddrs};
 pub use api::status::Protected;
 use redis::{ConnectionAddr, IntoConnectionInfo};
 
-use config::policy::{Config, Prefix, Shield};
+use config::policy::{Config, FleetRules, Prefix, RulesStore, Shield, StoreUrl};
 use config::{human, ssh};
 use datapath::compile::PrefixKey;
 
@@ -23,6 +23,7 @@ const MOST_OF_NAME: usize = 16;
 const MOST_OWN: usize = 256;
 const SSH: &str = "an SSH session that started the agent or sent it a command";
 const STORE: &str = "the cluster's store";
+const RULES_STORE: &str = "the store of the fleet's rules";
 const GATEWAY: &str = "a default gateway";
 const RESOLVER: &str = "a resolver";
 
@@ -146,6 +147,7 @@ pub fn resolve(config: &Config) -> BTreeMap<String, BTreeSet<IpAddr>> {
     }
     let names = store_hosts(config)
         .into_iter()
+        .chain(rules_hosts(config))
         .filter(|host| host.parse::<IpAddr>().is_err());
     names
         .filter_map(|host| {
@@ -178,11 +180,15 @@ pub fn of(config: &Config, operators: &BTreeSet<IpAddr>, found: &Found) -> Vec<D
     let own = found.own.iter();
     let own = own.map(|(address, interface)| (*address, format!("an address of {interface}")));
     // The first reason of an address counts: the widest exemption.
-    let reasons: [(Shield, Vec<(IpAddr, String)>); 5] = [
+    let reasons: [(Shield, Vec<(IpAddr, String)>); 6] = [
         (Shield::Ssh, named(sessions.collect(), SSH)),
         (
             Shield::Store,
-            named(stores(config, found).into_iter().collect(), STORE),
+            named(addresses(store_hosts(config), found), STORE),
+        ),
+        (
+            Shield::Store,
+            named(addresses(rules_hosts(config), found), RULES_STORE),
         ),
         (
             Shield::Gateways,
@@ -248,30 +254,43 @@ fn canonical(address: IpAddr) -> IpAddr {
     address.to_canonical()
 }
 
-/// The addresses of the cluster's stores.
-fn stores(config: &Config, found: &Found) -> BTreeSet<IpAddr> {
+/// The addresses of hosts.
+fn addresses(hosts: impl IntoIterator<Item = String>, found: &Found) -> Vec<IpAddr> {
     let mut addresses = BTreeSet::<IpAddr>::new();
-    for host in store_hosts(config) {
+    for host in hosts {
         match host.parse() {
             Ok(address) => _ = addresses.insert(address),
             Err(_) => addresses.extend(found.names.get(&host).into_iter().flatten()),
         }
     }
     addresses.retain(|address| !address.is_loopback());
-    addresses
+    addresses.into_iter().collect()
 }
 
 /// The hosts that the config names as stores or Sentinels.
 fn store_hosts(config: &Config) -> Vec<String> {
     let urls = config.cluster.iter().flat_map(|cluster| &cluster.store);
-    let addresses =
-        urls.filter_map(|url| Some(url.reveal().into_connection_info().ok()?.addr().clone()));
-    addresses
-        .filter_map(|address| match address {
-            ConnectionAddr::Tcp(host, _) | ConnectionAddr::TcpTls { host, .. } => Some(host),
-            _ => None,
-        })
-        .collect()
+    urls.filter_map(redis_host).collect()
+}
+
+fn redis_host(url: &StoreUrl) -> Option<String> {
+    match url.reveal().into_connection_info().ok()?.addr().clone() {
+        ConnectionAddr::Tcp(host, _) | ConnectionAddr::TcpTls { host, .. } => Some(host),
+        _ => None,
+    }
+}
+
+/// The hosts of the stores of the fleet's rules.
+fn rules_hosts(config: &Config) -> impl Iterator<Item = String> {
+    let streams = config.fleet.iter().flat_map(FleetRules::streams);
+    streams.filter_map(|followed| match &followed.rules.store {
+        RulesStore::Folder(_) => None,
+        RulesStore::Http(url) | RulesStore::S3(url) => {
+            let url: hyper::Uri = url.parse().ok()?;
+            Some(url.host()?.trim_matches(['[', ']']).to_owned())
+        }
+        RulesStore::Redis(url) => redis_host(url),
+    })
 }
 
 #[cfg(test)]
@@ -353,6 +372,26 @@ mod tests {
                 all.iter().filter(|one| one.contains(address(last))).count(),
                 1
             );
+        }
+    }
+
+    #[test]
+    fn the_store_of_rules_has_the_addresses_of_its_url() {
+        let key = "RWQf6LRCGA9i53mlYecO4IzT51TGPpvWucNSCh1CBM0QTaLn73Y7GFO3";
+        for (rules, expected) in [
+            ("https://[2001:db8::7]:443/rules/web", &["2001:db8::7"][..]),
+            ("redis://198.51.100.7:6379/web", &["198.51.100.7"]),
+            ("file:///srv/rules/web", &[]),
+        ] {
+            let text = format!(
+                "[agent]\ninterfaces = [\"eth0\"]\n[fleet]\nrules = {rules:?}\npublic_keys = [{key:?}]\n"
+            );
+            let loaded = config::parse(std::path::Path::new("limits.toml"), &text);
+            let config = loaded.unwrap_or_else(|report| panic!("{report}")).config;
+            let found = of(&config, &BTreeSet::new(), &Found::default());
+            let stores = found.iter().filter(|one| one.shield == Shield::Store);
+            let stores: Vec<String> = stores.map(|one| one.address.to_string()).collect();
+            assert_eq!(stores, expected, "{rules}");
         }
     }
 

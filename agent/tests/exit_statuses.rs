@@ -67,6 +67,30 @@ const ALONE: &[Row] = &[
     ("import {}/rules", 0),
     ("import --from ipset {}/rules", 2),
     ("import {}/forward", 1),
+    ("fleet", 2),
+    ("fleet keygen {}/fleet.key", 0),
+    ("fleet keygen {}/fleet.key", 1),
+    ("fleet status", 2),
+    ("fleet status --to web", 2),
+    ("fleet status --to {}/missing/web", 1),
+    ("fleet status --to {}/web", 0),
+    ("fleet history --to {}/web", 0),
+    ("fleet diff {}/rules.toml --to {}/web", 0),
+    ("fleet diff {}/rules --to {}/web", 2),
+    ("fleet abort --to {}/web --key {}/fleet.key --reason x", 2),
+    (
+        "fleet publish {}/rules.toml --to {}/web --key {}/limits.toml",
+        2,
+    ),
+    (
+        "fleet publish {}/limits.toml --to {}/web --key {}/fleet.key",
+        2,
+    ),
+    // No host has reported.
+    (
+        "fleet publish {}/rules.toml --to {}/web --key {}/fleet.key",
+        1,
+    ),
     ("status --log-level loud", 2),
     ("help", 0),
     ("help status", 0),
@@ -300,6 +324,7 @@ fn files(folder: &Path) {
             "other-metrics.toml",
             limits("metrics = \"127.0.0.1:1\"", ""),
         ),
+        ("rules.toml", on_packets.to_owned()),
         ("packets.toml", limits("interfaces = [\"lo\"]", on_packets)),
         (
             "rules",

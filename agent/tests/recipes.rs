@@ -6,6 +6,9 @@ use testbed::documents::pages;
 use testbed::mmdb::{Mmdb, asn, country};
 use testbed::recipes;
 
+/// The part of a host's own file that a fragment is checked with.
+const HOST: &str = "[agent]\ninterfaces = [\"eth0\"]\n\n";
+
 #[test]
 fn every_config_is_valid_and_warns_of_nothing() {
     let folder = tempfile::tempdir().unwrap();
@@ -60,7 +63,8 @@ fn every_fragment_is_valid_where_its_databases_are() {
             }
             let file = folder.path().join("limits.toml");
             let text = block.text.replace("\"/var/lib/GeoIP/", &here);
-            std::fs::write(&file, text).unwrap();
+            let host = if text.contains("[agent]") { "" } else { HOST };
+            std::fs::write(&file, format!("{host}{text}")).unwrap();
             let output = Command::new(env!("CARGO_BIN_EXE_agent"))
                 .arg("check")
                 .arg(&file)

@@ -1,6 +1,6 @@
 //! The options of all verbs: which of them a verb uses. The others are refused, so that none is ignored.
 
-use super::arguments::{Command, Options, Suggest, TopBy};
+use super::arguments::{Command, FleetCommand, Options, Suggest, TopBy};
 
 /// An option of all verbs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,6 +73,14 @@ const fn uses(command: &Command) -> (&'static str, &'static [Shared]) {
         Command::Groups { .. } => ("groups", AGENT),
         Command::Usage { csv: false, .. } => ("usage", AGENT),
         Command::Usage { csv: true, .. } => ("usage --csv", &[Config, Control]),
+        Command::Fleet { command } => match command {
+            FleetCommand::Publish(_) => ("fleet publish", &[Config]),
+            FleetCommand::Status { .. } => ("fleet status", &[Config, Json]),
+            FleetCommand::Abort { .. } => ("fleet abort", &[Config]),
+            FleetCommand::History { .. } => ("fleet history", &[Config, Json]),
+            FleetCommand::Diff { .. } => ("fleet diff", &[Config, Json]),
+            FleetCommand::Keygen { .. } => ("fleet keygen", &[]),
+        },
         Command::Notify { .. } => ("notify test", AGENT),
         Command::Reset { .. } => ("reset", AGENT),
         Command::Decide(_) => ("decide", AGENT),
@@ -132,7 +140,7 @@ mod tests {
     use crate::cli::arguments::Cli;
 
     /// A command line of each verb, without options of all verbs.
-    const LINES: [&str; 34] = [
+    const LINES: [&str; 40] = [
         "run",
         "check",
         "status",
@@ -146,6 +154,12 @@ mod tests {
         "usage --csv",
         "reset 192.0.2.1",
         "notify test",
+        "fleet publish x --to /srv/web --key k",
+        "fleet status",
+        "fleet abort --key k --reason r",
+        "fleet history",
+        "fleet diff x",
+        "fleet keygen x",
         "decide --limit a",
         "decide --release 4f",
         "ban 192.0.2.1",

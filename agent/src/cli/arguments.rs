@@ -11,6 +11,7 @@ use config::units;
 use decide::{OnExpiry, ReserveTime, Wait};
 use host::PROGRAM;
 use ipnet::IpNet;
+use rollout::canary::{NotAShare, Share};
 
 use super::names::{Named, names};
 use super::until;
@@ -128,6 +129,141 @@ pub enum NotifyCommand {
         #[arg(value_name = "NAME", add = names(Named::Receivers))]
         name: Option<String>,
     },
+}
+
+/// The place of a fleet's rules.
+#[derive(Clone, Debug, Args)]
+pub struct FleetPlace {
+    /// The store and the stream in it, as [fleet] rules has it; without it, that of the config
+    #[arg(long = "to", value_name = "ADDRESS")]
+    pub place: Option<String>,
+}
+
+/// A publisher's key.
+#[derive(Clone, Debug, Args)]
+pub struct FleetKey {
+    /// The secret key, a key file of weir fleet keygen or minisign -G
+    #[arg(long, value_name = "FILE")]
+    pub key: PathBuf,
+    /// A file with the key's password, if it has one
+    #[arg(long, value_name = "FILE")]
+    pub password_file: Option<PathBuf>,
+    /// The publisher's name; default: your user name
+    #[arg(long, value_name = "NAME")]
+    pub publisher: Option<String>,
+}
+
+/// A release of `weir fleet publish`.
+#[derive(Clone, Debug, Args)]
+pub struct FleetRelease {
+    /// The rules: limits, classes, ban lists, groups and requests as in limits.toml, and no other tables; or a folder with
+    /// rules.toml and limits/NAME.toml, one limit each
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+    #[command(flatten)]
+    pub place: FleetPlace,
+    #[command(flatten)]
+    pub key: FleetKey,
+    /// The share of the hosts that try the rules first, at least one
+    #[arg(long, value_name = "PERCENT", default_value = "1%")]
+    pub canary: Share,
+    /// How long each host checks its health before it keeps the rules, from 10s to 7d
+    #[arg(long, value_name = "TIME", default_value = "10m", value_parser = duration)]
+    pub bake: Duration,
+    /// How long hosts may begin with the rules; in effect they stay
+    #[arg(long, value_name = "TIME", default_value = "30d", value_parser = duration)]
+    pub expires: Duration,
+    /// Only for hosts with this label; may be repeated
+    #[arg(long, value_name = "LABEL=VALUE", value_parser = pair)]
+    pub select: Vec<(String, String)>,
+    /// The most that a limit is expected to refuse, such as web=5%; may be repeated. Without it, hosts expect of a limit
+    /// what it refused in the last hour, and of a new one nothing
+    #[arg(long, value_name = "LIMIT=PERCENT", value_parser = expected)]
+    pub expect: Vec<(String, Share)>,
+    #[command(flatten)]
+    pub records: FleetRecords,
+    /// Print what would be published, and publish nothing
+    #[arg(long)]
+    pub dry_run: bool,
+}
+
+/// Records of the canaries' traffic.
+#[derive(Clone, Debug, Args)]
+pub struct FleetRecords {
+    /// A capture of a host, of weir record --capture FILE --of all: print what each limit refuses of it now and in the newest
+    /// version, and expect that share where --expect names none; once for each host
+    #[arg(long, value_name = "FILE")]
+    pub record: Vec<PathBuf>,
+    /// Addresses of the hosts, for captures of other programs; may be repeated
+    #[arg(long, value_name = "PREFIX", value_parser = prefix, requires = "record")]
+    pub local: Vec<IpNet>,
+    /// The interface of captures that do not name theirs, for limits with `interfaces`
+    #[arg(long, value_name = "NAME", requires = "record")]
+    pub interface: Option<String>,
+}
+
+/// `weir fleet`.
+#[derive(Debug, Subcommand)]
+pub enum FleetCommand {
+    /// Sign rules and publish them as the next version, which a few hosts try first
+    Publish(FleetRelease),
+    /// Show the newest version, how many hosts have which one in effect, and why others do not
+    Status {
+        #[command(flatten)]
+        place: FleetPlace,
+    },
+    /// End a version: hosts return to the rules before it, and others do not begin with it
+    Abort {
+        /// The version; without it, the newest that is not aborted
+        #[arg(value_name = "VERSION")]
+        version: Option<u64>,
+        #[command(flatten)]
+        place: FleetPlace,
+        #[command(flatten)]
+        key: FleetKey,
+        /// The reason, which hosts report
+        #[arg(long, value_name = "TEXT")]
+        reason: String,
+    },
+    /// List the published versions, the newest first
+    History {
+        #[command(flatten)]
+        place: FleetPlace,
+    },
+    /// Show what a file would change of the newest version
+    Diff {
+        /// The rules, as weir fleet publish takes them
+        #[arg(value_name = "FILE")]
+        file: PathBuf,
+        #[command(flatten)]
+        place: FleetPlace,
+    },
+    /// Make a publisher's key: write FILE for the publisher, and print the public key for [fleet] public_keys
+    Keygen {
+        /// The new key file
+        #[arg(value_name = "FILE")]
+        file: PathBuf,
+    },
+}
+
+/// Parses `LABEL=VALUE`.
+fn pair(text: &str) -> Result<(String, String), &'static str> {
+    let (name, value) = text
+        .split_once('=')
+        .filter(|(name, value)| !name.is_empty() && !value.is_empty())
+        .ok_or("write a label and its value, such as role=web")?;
+    Ok((name.to_owned(), value.to_owned()))
+}
+
+/// Parses `LIMIT=PERCENT`.
+fn expected(text: &str) -> Result<(String, Share), String> {
+    let (limit, share) = text
+        .split_once('=')
+        .ok_or_else(|| "write a limit and a percentage, such as web=5%".to_owned())?;
+    let share = share
+        .parse()
+        .map_err(|error: NotAShare| error.to_string())?;
+    Ok((limit.to_owned(), share))
 }
 
 /// Parses a size in bytes.
@@ -621,6 +757,11 @@ pub enum Command {
     Import(Import),
     /// Remove from the kernel what a stopped agent left in effect
     Detach(ConfigFile),
+    /// Publish rules for many hosts, which follow a store by [fleet], and show which hosts have them
+    Fleet {
+        #[command(subcommand)]
+        command: FleetCommand,
+    },
     /// Try out the receivers of events
     Notify {
         #[command(subcommand)]

@@ -8,7 +8,7 @@ use super::as_called;
 use super::suggestions;
 
 /// A command line for each verb, as an operator types it.
-const EXAMPLES: [&str; 34] = [
+const EXAMPLES: [&str; 40] = [
     "run --config /etc/weir/limits.toml",
     "check /etc/weir/limits.toml",
     "status",
@@ -38,6 +38,12 @@ const EXAMPLES: [&str; 34] = [
     "suggest --html day.html",
     "import --lists /etc/weir/lists rules sets",
     "detach --config /etc/weir/limits.toml",
+    "fleet publish rules.toml --to https://rules.example.net/web --key fleet.key --canary 1% --bake 10m",
+    "fleet status --to https://rules.example.net/web",
+    "fleet abort --to https://rules.example.net/web --key fleet.key --reason \"complaints\"",
+    "fleet history --to https://rules.example.net/web",
+    "fleet diff rules.toml --to https://rules.example.net/web",
+    "fleet keygen fleet.key",
     "notify test pager",
     "doctor --config /etc/weir/limits.toml",
     "completions bash",

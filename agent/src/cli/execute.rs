@@ -11,7 +11,7 @@ use super::accepted::unused;
 use super::exit::usage;
 use super::top::Rows;
 use super::{
-    allow, ban, capture, check, completions, decide, detach, doctor, events, groups, import,
+    allow, ban, capture, check, completions, decide, detach, doctor, events, fleet, groups, import,
     limits, notify, package, record, reload, replay, reset, run, show, status, suggest, top, trace,
     until,
 };
@@ -168,6 +168,7 @@ pub fn execute(cli: Cli) -> anyhow::Result<ExitCode> {
             let from = from.or_else(|| last.map(cgroup::first_of_last));
             groups::usage(&Request::Usage { group, from, to }, csv.into(), options)
         }
+        Command::Fleet { command } => fleet::fleet(command, options),
         Command::Notify {
             command: NotifyCommand::Test { name },
         } => notify::test(name, options),

@@ -19,6 +19,7 @@ mod events;
 mod execute;
 mod exit;
 mod fair;
+mod fleet;
 mod groups;
 mod heavy_prefixes;
 mod html;

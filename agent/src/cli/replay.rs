@@ -109,17 +109,25 @@ fn compiled(file: &Path) -> Result<((Config, Plan), String), String> {
             file.display()
         ));
     }
-    let (lists, notes) = lists::of_classes(&config);
+    let name = file.display().to_string();
+    let applied = applied(&name, &config).map_err(|error| format!("error: {error}"))?;
+    Ok((applied, text))
+}
+
+/// The plan of a config, and the config with the prefixes of its lists and databases. `name` is that of the config in
+/// warnings and errors.
+pub(super) fn applied(name: &str, config: &Config) -> Result<(Config, Plan), String> {
+    let (lists, notes) = lists::of_classes(config);
     notes
         .iter()
-        .for_each(|note| eprintln!("warning: {}: {note}", file.display()));
-    let databases = Databases::read(&config, &Databases::default(), lists);
+        .for_each(|note| eprintln!("warning: {name}: {note}"));
+    let databases = Databases::read(config, &Databases::default(), lists);
     if let Some(problem) = databases.problems().first() {
-        return Err(format!("error: {}: {problem}", file.display()));
+        return Err(format!("{name}: {problem}"));
     }
-    let (config, _) = databases.applied(&config);
-    let plan = plan(&config).map_err(|error| format!("error: {}: {error}", file.display()))?;
-    Ok(((config, plan), text))
+    let (config, _) = databases.applied(config);
+    let plan = plan(&config).map_err(|error| format!("{name}: {error}"))?;
+    Ok((config, plan))
 }
 
 fn print_tables(report: &Report) {

@@ -2,6 +2,7 @@
 
 mod cluster;
 mod crowdsec;
+mod rules;
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -72,6 +73,10 @@ fn text(status: &Status) -> String {
     if let Some(crowdsec) = &status.crowdsec {
         text.push_str("\n\n");
         text.push_str(&crowdsec::text(crowdsec));
+    }
+    for rules in &status.rules {
+        text.push_str("\n\n");
+        text.push_str(&rules::text(rules));
     }
     if let Some(cluster) = &status.cluster {
         text.push_str("\n\n");
@@ -237,6 +242,10 @@ fn changes(status: &Status) -> Vec<String> {
                 human::seconds(rollback.failing_for_seconds),
                 rollback.attempts,
                 rollback.error
+            ),
+            None if trial.stream.is_some() => format!(
+                "on trial: {}, confirmed by this host's health; to end it: {PROGRAM} revert",
+                trial.file
             ),
             None => format!("on trial: {}, for another {left}; to keep it: {PROGRAM} confirm", trial.file),
         });

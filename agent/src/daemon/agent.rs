@@ -20,6 +20,7 @@ use super::lists::BanLists;
 use super::packets::{PacketEngine, Packets, Purpose};
 use super::record::Recorder;
 use super::reload::{Changing, Live};
+use super::rollout::Rollout;
 use super::state::{Keeping, Moment, Restore, Saved};
 use super::trace::Tracer;
 use crate::daemon::events::{CurrentAttacks, Event, EventKind, EventLog};
@@ -45,6 +46,7 @@ pub struct Agent {
     pub(super) fair: FairController,
     pub(super) recorder: Recorder,
     pub(super) lists: Arc<BanLists>,
+    pub(super) rollout: Arc<Rollout>,
     /// The bans and counters of limits on packets, while none is in effect.
     parked: Mutex<Option<Saved>>,
 }
@@ -96,6 +98,7 @@ impl Agent {
             fair,
             recorder,
             lists,
+            rollout: Arc::default(),
             parked: Mutex::default(),
         }
     }
@@ -160,6 +163,10 @@ impl Agent {
 
     pub(crate) const fn recorder(&self) -> &Recorder {
         &self.recorder
+    }
+
+    pub(crate) fn rollout(&self) -> &Rollout {
+        &self.rollout
     }
 
     pub(crate) const fn tracer(&self) -> &Tracer {
@@ -304,7 +311,8 @@ impl Agent {
 /// Whether a config has limits on packets, or nothing else.
 #[must_use]
 pub fn holds_packets(config: &Config) -> bool {
-    let has_others = !config.groups.is_empty() || !config.decide.limits.is_empty();
+    let has_others =
+        !config.groups.is_empty() || !config.decide.limits.is_empty() || config.fleet.is_some();
     // Also if none of the interfaces exists yet.
     !config.agent.interfaces.is_empty() || !has_others
 }

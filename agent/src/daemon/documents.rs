@@ -114,6 +114,8 @@ impl AgentDocuments for Agent {
         status.notes.extend(Notifier::notes(&status.notifications));
         status.notes.extend(self.crowdsec.notes());
         status.crowdsec = self.crowdsec.status();
+        status.notes.extend(self.rollout.notes());
+        status.rules = self.rollout.status();
         Ok(status)
     }
 

@@ -17,6 +17,7 @@ pub mod packets;
 pub mod record;
 pub mod reload;
 mod requests;
+pub mod rollout;
 pub mod state;
 pub mod syn_cookies;
 pub mod trace;

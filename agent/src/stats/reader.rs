@@ -4,6 +4,7 @@ mod bans;
 mod events;
 mod exchange;
 mod live;
+mod polite;
 mod source;
 mod trace;
 

@@ -123,6 +123,13 @@ impl Samples {
         Ok(Self(samples))
     }
 
+    /// Whether the key was sampled since an instant of the monotonic clock, or has not been sampled by itself yet.
+    #[must_use]
+    pub fn are_since(&self, instant: u64) -> bool {
+        let mut seen = self.0.iter().map(|(_, statistics)| statistics.seen_at);
+        seen.any(|seen_at| seen_at == 0 || seen_at >= instant)
+    }
+
     /// The counts of each limit in the key's group, in the order of the config. `observes` returns whether a limit is
     /// on `observe`.
     #[must_use]
@@ -296,4 +303,31 @@ pub fn moved<'n>(
         ))
     });
     moved.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_is_since_an_instant_by_its_last_sample() {
+        let samples = |seen: &[u64]| {
+            let sample = |seen_at: &u64| {
+                let statistics = KeyStatistics {
+                    seen_at: *seen_at,
+                    ..KeyStatistics::UNSEEN
+                };
+                (SampleKey(0), statistics)
+            };
+            Samples(seen.iter().map(sample).collect())
+        };
+        for (seen, expected) in [
+            (&[99][..], false),
+            (&[5, 100], true),
+            (&[0], true),
+            (&[], false),
+        ] {
+            assert_eq!(samples(seen).are_since(100), expected, "{seen:?}");
+        }
+    }
 }

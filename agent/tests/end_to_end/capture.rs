@@ -39,14 +39,14 @@ const TEN: &str = "[[limit]]\nname = \"packets\"\nrate = \"1/day\"\nburst = 10\n
 const WAIT: Duration = Duration::from_secs(60);
 
 /// A running `weir record --capture`.
-struct Capture {
+pub struct Capture {
     child: Child,
-    file: PathBuf,
+    pub file: PathBuf,
 }
 
 impl Capture {
     /// Returns once packets are captured.
-    fn begin(network: &Network, arguments: &[&str]) -> Self {
+    pub fn begin(network: &Network, arguments: &[&str]) -> Self {
         let file = network.folder.path().join("capture.pcapng");
         let _ = fs::remove_file(&file);
         let all = ["record", "--json", "--capture", file.to_str().unwrap()];
@@ -83,7 +83,7 @@ impl Capture {
         serde_json::from_slice(&output.stdout).unwrap()
     }
 
-    fn end(self) -> Value {
+    pub fn end(self) -> Value {
         self.signal(Signal::SIGINT);
         self.summary()
     }

@@ -20,6 +20,8 @@ mod events;
 mod fair;
 mod fair_connections;
 mod fair_load;
+mod fair_networks;
+mod fleet_rules;
 mod flood;
 mod fragments;
 mod geo;
@@ -85,7 +87,7 @@ const ON_KERNELS: [&[Test]; 6] = [
     resets::ON_KERNELS,
 ];
 /// Tests of what is the same on every kernel: arithmetic, which `kernel` compares with the function, and the agent.
-const ON_ANY_KERNEL: [&[Test]; 62] = [
+const ON_ANY_KERNEL: [&[Test]; 64] = [
     interfaces::TESTS,
     interface_names::TESTS,
     hook_conflicts::TESTS,
@@ -103,6 +105,7 @@ const ON_ANY_KERNEL: [&[Test]; 62] = [
     bans::TESTS,
     ban_owners::TESTS,
     essential::TESTS,
+    fleet_rules::TESTS,
     flood::TESTS,
     fragments::TESTS,
     reload::TESTS,
@@ -132,6 +135,7 @@ const ON_ANY_KERNEL: [&[Test]; 62] = [
     fair::TESTS,
     fair_connections::TESTS,
     fair_load::TESTS,
+    fair_networks::TESTS,
     top::TESTS,
     tour::TESTS,
     documents::TESTS,
@@ -255,6 +259,12 @@ fn main() {
     if !has_vrf {
         eprintln!("skipped: what takes VRF devices, which this kernel does not have");
     }
+    if !fleet_rules::has_nginx() {
+        eprintln!("skipped: rules of a fleet over TLS, which take nginx and openssl");
+    }
+    if redis::valkey().is_none() {
+        eprintln!("skipped: rules of a fleet in Valkey, which `cargo xtask integration` provides");
+    }
     let has_bond = can_make(&["name", "bond7", "type", "bond"]);
     if !has_bond {
         eprintln!("skipped: what takes bonds, which this kernel does not have");
@@ -271,6 +281,21 @@ fn main() {
     }
     let served = rooms.into_iter().flatten().map(|test| (test, !is_too_old));
     let trials = served
+        .chain(
+            fleet_rules::WITH_NGINX
+                .iter()
+                .map(|test| (test, !is_too_old && fleet_rules::has_nginx())),
+        )
+        .chain(
+            fleet_rules::WITH_REDIS
+                .iter()
+                .map(|test| (test, !is_too_old && redis::obstacle().is_none())),
+        )
+        .chain(
+            fleet_rules::WITH_VALKEY
+                .iter()
+                .map(|test| (test, !is_too_old && redis::valkey().is_some())),
+        )
         .chain(
             shared_bans::TESTS
                 .iter()

@@ -5,6 +5,7 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
 
+use api::fair::FairStatus;
 use api::notification::NotificationStatus;
 use cgroup::GroupStatus;
 use cgroup::account::IoStatus;
@@ -209,9 +210,9 @@ fn a_scrape_has_the_commands_counters_and_all_of_dashboard_and_alerts() {
         .into_iter()
         .map(|sample| sample.metric)
         .collect();
-    // A group that has touched no disk has none of these, and not every machine has a disk, or a cluster.
+    // A group that has touched no disk has none of these, and not every machine has a disk, a cluster or an overload.
     present.extend(
-        samples(&of_a_disk_and_a_cluster())
+        samples(&of_what_a_machine_may_lack())
             .into_iter()
             .map(|sample| sample.metric),
     );
@@ -232,8 +233,9 @@ fn a_scrape_has_the_commands_counters_and_all_of_dashboard_and_alerts() {
     agent.stop(nix::sys::signal::Signal::SIGTERM);
 }
 
-/// The metrics of a group that has used a disk, of a limit that many hosts share, and of notifications.
-fn of_a_disk_and_a_cluster() -> String {
+/// The metrics of a group that has used a disk, of a limit that many hosts share, of a fair limit in an overload, and of
+/// notifications.
+fn of_what_a_machine_may_lack() -> String {
     let io = vec![IoStatus {
         device: "vda".to_owned(),
         read_bytes: 1,
@@ -256,8 +258,14 @@ fn of_a_disk_and_a_cluster() -> String {
         name: "page".to_owned(),
         ..NotificationStatus::default()
     }];
+    let fair = vec![FairStatus {
+        level: Some(20.0),
+        capacity: Some(100.0),
+        ..FairStatus::default()
+    }];
     let status = Status {
         cluster: Some(cluster),
+        fair,
         notifications,
         ..Status::default()
     };

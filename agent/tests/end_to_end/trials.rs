@@ -17,6 +17,7 @@ use crate::traffic::{PORT, burst, udp_from};
 pub const TESTS: &[Test] = tests![
     a_trial_is_rolled_back_without_a_missing_interface,
     a_rollback_that_fails_is_reported_and_tried_again_until_it_succeeds,
+    a_revert_that_fails_is_tried_again_before_the_trial_ends,
     a_reboot_does_not_put_an_unconfirmed_config_in_effect,
     a_trial_needs_no_file_that_the_agent_can_read,
     an_agent_without_a_state_directory_runs_and_says_so,
@@ -55,6 +56,27 @@ fn a_trial_is_rolled_back_without_a_missing_interface() {
     assert_eq!(agent.limit("packets")["burst"], 100);
     burst(&network, &[udp_from(7)], 300);
     assert_eq!(receiver.counts()[7], 100);
+}
+
+fn a_revert_that_fails_is_tried_again_before_the_trial_ends() {
+    let network = Network::new();
+    let native = format!("{SMALL}attach = \"native\"\n");
+    let agent = network.start(&native, SLOW);
+    let own = network.folder.path().join("limits.toml");
+    let tried = network.folder.path().join("tried.toml");
+    let text = std::fs::read_to_string(own).unwrap();
+    let text = text.replace("\"native\"", "\"tc\"");
+    std::fs::write(&tried, text.replace("burst = 100", "burst = 50")).unwrap();
+    network.told(&["try", tried.to_str().unwrap(), "--for", "1h"]);
+    let foreign = network.attach_foreign(Place::Xdp);
+    let output = network.command(&["revert"]);
+    assert!(!output.status.success(), "{output:?}");
+    agent.wait_for("a second attempt", |status| {
+        status["trial"]["rollback"]["attempts"].as_u64() >= Some(2)
+    });
+    drop(foreign);
+    agent.wait_for("the rollback", |status| status["trial"].is_null());
+    assert_eq!(agent.limit("packets")["burst"], 100);
 }
 
 fn a_rollback_that_fails_is_reported_and_tried_again_until_it_succeeds() {

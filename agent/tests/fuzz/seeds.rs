@@ -88,7 +88,7 @@ pub fn write() {
 
     let entry = |key: &str, value: &str| Entry {
         key: key.to_owned(),
-        value: value.to_owned(),
+        value: value.as_bytes().to_vec(),
     };
     let descriptor = |entries: &[Entry]| RateLimitDescriptor {
         entries: entries.to_vec(),

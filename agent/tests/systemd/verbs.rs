@@ -29,7 +29,7 @@ const MORE: &str = "\n[[limit]]\nname = \"logins\"\nscope = \"request\"\nkey = [
                     [[notify]]\non = \"ban\"\ncommand = [\"/bin/cat\"]\n";
 
 /// The verbs that follow, by their order: what each prints.
-const TO_THE_SERVICE: [(&[&str], &str); 35] = [
+const TO_THE_SERVICE: [(&[&str], &str); 36] = [
     (&["status"], "weir0"),
     (&["limits"], "logins"),
     (&["top", "--once"], "10.77.0.2"),
@@ -69,6 +69,7 @@ const TO_THE_SERVICE: [(&[&str], &str); 35] = [
         &["record", "--capture", CAPTURE, "--of", "all", "--for", "1h"],
         "",
     ),
+    (&["fleet", "keygen", "/root/fleet.key"], "public_keys"),
     (&["check"], "logins"),
     (&["doctor"], ""),
     (&["completions", "bash"], "agent"),

@@ -69,6 +69,20 @@ pub enum EventKind {
     FairReleased,
     /// Nobody takes anything from the queue of a socket on a fair limit's ports.
     Unserved,
+    /// Rules of the fleet are on trial.
+    RulesTried,
+    /// Rules of the fleet are confirmed: this host was healthy under them.
+    RulesConfirmed,
+    /// Rules of the fleet are not in effect: this host rolled them back, or another host or their publisher stopped them.
+    RulesStopped,
+    /// A document of the store of the fleet's rules is refused.
+    RulesRefused,
+    /// No canary has begun with the newest rules of the fleet.
+    RulesStalled,
+    /// The store of the fleet's rules is unavailable.
+    RulesStoreDown,
+    /// The store of the fleet's rules is available again.
+    RulesStoreUp,
     /// Events were lost because there were too many.
     Lost,
 }
@@ -107,6 +121,13 @@ impl EventKind {
             Self::OverloadEnded => "overload-ended",
             Self::FairReleased => "fair-released",
             Self::Unserved => "unserved",
+            Self::RulesTried => "rules-tried",
+            Self::RulesConfirmed => "rules-confirmed",
+            Self::RulesStopped => "rules-stopped",
+            Self::RulesRefused => "rules-refused",
+            Self::RulesStalled => "rules-stalled",
+            Self::RulesStoreDown => "rules-store-down",
+            Self::RulesStoreUp => "rules-store-up",
             Self::Lost => "lost",
         }
     }
@@ -234,7 +255,7 @@ mod tests {
 
     use super::EventKind;
 
-    const ALL: [EventKind; 30] = [
+    const ALL: [EventKind; 37] = [
         EventKind::Throttled,
         EventKind::WouldThrottle,
         EventKind::Banned,
@@ -264,6 +285,13 @@ mod tests {
         EventKind::OverloadEnded,
         EventKind::FairReleased,
         EventKind::Unserved,
+        EventKind::RulesTried,
+        EventKind::RulesConfirmed,
+        EventKind::RulesStopped,
+        EventKind::RulesRefused,
+        EventKind::RulesStalled,
+        EventKind::RulesStoreDown,
+        EventKind::RulesStoreUp,
         EventKind::Lost,
     ];
 

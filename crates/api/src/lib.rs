@@ -21,6 +21,7 @@ pub mod notification;
 pub mod record;
 pub mod reload;
 pub mod request;
+pub mod rules;
 pub mod source;
 pub mod status;
 pub mod trace;

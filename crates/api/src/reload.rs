@@ -29,6 +29,9 @@ pub struct LastReload {
 pub struct TrialStatus {
     /// The config on trial.
     pub file: String,
+    /// The stream of the fleet whose rules are on trial; `None`: a config of the operator.
+    #[serde(default)]
+    pub stream: Option<String>,
     /// Seconds until the rollback to the previous config.
     pub ends_in_seconds: f64,
     /// Whether the trial has expired and the rollback has failed so far.

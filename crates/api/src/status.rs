@@ -16,6 +16,7 @@ use crate::list::ListsStatus;
 use crate::memory::MemoryStatus;
 use crate::notification::NotificationStatus;
 use crate::reload::{LastReload, TrialStatus};
+use crate::rules::RulesStatus;
 
 /// `weir status --json`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -102,6 +103,9 @@ pub struct Status {
     /// The bouncer's state; `null` without `[crowdsec]`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub crowdsec: Option<CrowdSecStatus>,
+    /// The streams of `[fleet]`: its own, then those of teams; absent without `[fleet]`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub rules: Vec<RulesStatus>,
 }
 
 /// A limit that is not in effect, since the kernel of this start cannot enforce it.

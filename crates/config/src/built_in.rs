@@ -39,6 +39,7 @@ impl Config {
             cluster: None,
             notify: Vec::new(),
             crowdsec: None,
+            fleet: None,
         }
     }
 }

@@ -108,6 +108,7 @@ impl Comparison {
         all.settings(Some(&before.decide), Some(&after.decide));
         all.settings(before.cluster.as_ref(), after.cluster.as_ref());
         all.settings(before.crowdsec.as_ref(), after.crowdsec.as_ref());
+        all.settings(before.fleet.as_ref(), after.fleet.as_ref());
         all
     }
 

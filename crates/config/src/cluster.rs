@@ -184,7 +184,7 @@ fn is_unused(cluster: Option<&Cluster>, limits: &[(String, Span, bool)]) -> bool
 }
 
 /// This host's name; empty if it is unusable in a cluster.
-fn host_name() -> String {
+pub(crate) fn host_name() -> String {
     let name = nix::unistd::gethostname()
         .ok()
         .and_then(|name| name.into_string().ok());
@@ -199,12 +199,12 @@ fn check_node(read: &Located<'_, Cluster>, problems: &mut Problems) {
     }
 }
 
-fn is_name(text: &str) -> bool {
+pub(crate) fn is_name(text: &str) -> bool {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     !text.is_empty() && text.len() <= LONGEST_NAME && text.chars().all(is_plain)
 }
 
-fn check_name(text: &str, key: &Key) -> Result<(), Wrong> {
+pub(crate) fn check_name(text: &str, key: &Key) -> Result<(), Wrong> {
     if is_name(text) {
         return Ok(());
     }

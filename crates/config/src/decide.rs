@@ -65,13 +65,16 @@ pub struct Decide {
     /// Whether services report their loads, for fair limits.
     #[key(skip)]
     pub takes_loads: bool,
+    /// Whether rules of the fleet may add limits.
+    #[key(skip)]
+    pub follows_fleet: bool,
 }
 
 impl Decide {
     /// Whether something is served, if an address is set.
     #[must_use]
     pub fn has_questions(&self) -> bool {
-        self.takes_loads || !self.limits.is_empty()
+        self.takes_loads || self.follows_fleet || !self.limits.is_empty()
     }
 
     /// The protocols whose addresses are set.

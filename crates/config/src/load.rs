@@ -8,7 +8,7 @@ use toml::de::DeTable;
 
 use super::checks::{check_bans, check_classes, check_exchanged, check_limits, check_scopes};
 use super::group::Group;
-use super::policy::{AgentConfig, BanList, Class, Config, Geo, Limit, RequestLimit};
+use super::policy::{AgentConfig, BanList, Class, Config, FleetRules, Geo, Limit, RequestLimit};
 use super::reference;
 use super::report::{self, Placed, Problems, Report, Span};
 use super::schema::{read_all, read_one};
@@ -165,6 +165,7 @@ fn read(document: &DeTable<'_>, span: Span, problems: &mut Problems) -> Option<C
     let cluster = cluster::read(&mut root, &clustered, !agent.interfaces.is_empty());
     let notify = notify::read(&mut root);
     let crowdsec = crowdsec::read(&mut root, !agent.interfaces.is_empty());
+    let fleet = read_one::<FleetRules>(&mut root).map(|read| read.table);
     let names: Vec<&str> = classes
         .iter()
         .map(|read| read.table.name.as_str())
@@ -190,7 +191,12 @@ fn read(document: &DeTable<'_>, span: Span, problems: &mut Problems) -> Option<C
     let bans = ban_lists.iter().any(|read| read.table.class().is_none())
         || crowdsec.is_some()
         || shares_bans;
-    let is_empty = limits.is_empty() && decide.limits.is_empty() && groups.is_empty() && !bans;
+    // Its rules are added when they are known.
+    let is_empty = limits.is_empty()
+        && decide.limits.is_empty()
+        && groups.is_empty()
+        && !bans
+        && fleet.is_none();
     if is_empty && !agent.allow_empty && root.problems.errors.is_empty() {
         let message = "the config limits nothing: it has no [[limit]] and no [[group]]";
         root.problems.error(
@@ -211,5 +217,6 @@ fn read(document: &DeTable<'_>, span: Span, problems: &mut Problems) -> Option<C
         cluster,
         notify,
         crowdsec,
+        fleet,
     })
 }

@@ -39,8 +39,8 @@ pub struct Notify {
     /// interface, or not any more. `store-down`: the cluster's store is unavailable, and available again.
     /// `crowdsec-down`: the same of CrowdSec's API. `list-failed`: a ban list could not be read. `geo-failed`: the same of
     /// a database of `[geo]`. `not-enforced`: a limit is not enforced, in whole or on one port or group, or a fair limit ignores
-    /// a socket's queue. `keys-full`: a
-    /// limit on requests has no room for new keys. `oom-kill`: a group ran out of memory. `throttled`: a limit refuses a
+    /// a socket's queue. `rules`: rules of the fleet are refused, stopped or not begun, or their store is unavailable, and available
+    /// again. `keys-full`: a limit on requests has no room for new keys. `oom-kill`: a group ran out of memory. `throttled`: a limit refuses a
     /// source. `would-ban`: bans that enforce mode would make.
     pub on: OneOrMore<NotifyOn>,
     /// Program and arguments. It runs without a shell, as the agent's user, and reads the document from standard input.

@@ -316,7 +316,8 @@ fn headers(whole: &Whole<'_>, problems: &mut Problems) {
 
 /// Reports costs that a limit never refuses, or never passes.
 fn costs(whole: &Whole<'_>, problems: &mut Problems) {
-    let is_idle = whole.limits.is_empty() && !whole.decide.takes_loads;
+    let is_idle =
+        whole.limits.is_empty() && !whole.decide.takes_loads && !whole.decide.follows_fleet;
     if let (Some(endpoint), true) = (&whole.endpoint, is_idle) {
         let message = "[decide] serves nothing: no limit has scope = \"request\"";
         problems.warning(

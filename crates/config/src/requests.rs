@@ -132,6 +132,7 @@ pub fn read_decide(
                 .warning(read.span_of(&RequestLimit::NAME), message, help);
         }
     }
+    decide.follows_fleet = root.value("fleet").is_some();
     decide.takes_loads = packet_limits.iter().any(|read| read.table.takes_load());
     check_loads(packet_limits, &decide, root.problems);
     let packet_limits: Vec<&str> = packet_limits

@@ -346,6 +346,8 @@ words!(
         GeoFailed = "geo-failed",
         /// A limit is not enforced, in whole or on one port or group, as the event says.
         NotEnforced = "not-enforced",
+        /// Rules of the fleet that are refused or stopped, that no host begins with, or whose store is unavailable.
+        Rules = "rules",
         /// A limit on requests has no room for new keys.
         KeysFull = "keys-full",
         /// The kernel killed processes of a group.

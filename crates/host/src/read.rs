@@ -63,6 +63,15 @@ impl ReadError {
         matches!(self.problem, Problem::TooLarge(_))
     }
 
+    /// Whether it is there and is not what it should be: too large, no text, no regular file, or not readable by this user.
+    #[must_use]
+    pub fn is_of_content(&self) -> bool {
+        match &self.problem {
+            Problem::Io(error) => error.kind() == io::ErrorKind::PermissionDenied,
+            _ => true,
+        }
+    }
+
     /// Whether there is no such file.
     #[must_use]
     pub fn is_missing(&self) -> bool {

@@ -5,9 +5,10 @@ use std::io::Read as _;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use ureq::Agent;
 use ureq::http::{HeaderMap, Uri};
 use ureq::tls::{Certificate, RootCerts, TlsConfig};
+use ureq::typestate::WithBody;
+use ureq::{Agent, RequestBuilder};
 
 use crate::error::HttpError;
 
@@ -150,15 +151,34 @@ impl Client {
         headers: &[(&str, &str)],
         body: &[u8],
     ) -> Result<Response, HttpError> {
-        let mut request = self
-            .agent
-            .post(url)
-            .config()
-            .https_only(is_encrypted(url))
-            .build();
-        for (name, value) in headers {
-            request = request.header(*name, *value);
-        }
+        self.send(self.agent.post(url), url, headers, body)
+    }
+
+    /// PUT.
+    ///
+    /// # Errors
+    ///
+    /// As [`Client::get`].
+    pub fn put(
+        &self,
+        url: &str,
+        headers: &[(&str, &str)],
+        body: &[u8],
+    ) -> Result<Response, HttpError> {
+        self.send(self.agent.put(url), url, headers, body)
+    }
+
+    fn send(
+        &self,
+        request: RequestBuilder<WithBody>,
+        url: &str,
+        headers: &[(&str, &str)],
+        body: &[u8],
+    ) -> Result<Response, HttpError> {
+        let request = request.config().https_only(is_encrypted(url)).build();
+        let request = (headers.iter()).fold(request, |request, (name, value)| {
+            request.header(*name, *value)
+        });
         self.finish(request.send(body))
     }
 

@@ -24,6 +24,11 @@ pub const fn subject(kind: EventKind) -> Option<NotifyOn> {
         | EventKind::Unopened
         | EventKind::Unproven
         | EventKind::Unserved => Some(NotifyOn::NotEnforced),
+        EventKind::RulesStopped
+        | EventKind::RulesRefused
+        | EventKind::RulesStalled
+        | EventKind::RulesStoreDown
+        | EventKind::RulesStoreUp => Some(NotifyOn::Rules),
         EventKind::KeysFull => Some(NotifyOn::KeysFull),
         EventKind::OomKill => Some(NotifyOn::OomKill),
         EventKind::Throttled => Some(NotifyOn::Throttled),
@@ -31,6 +36,8 @@ pub const fn subject(kind: EventKind) -> Option<NotifyOn> {
         | EventKind::ListUpdated
         | EventKind::GeoUpdated
         | EventKind::Protected
+        | EventKind::RulesTried
+        | EventKind::RulesConfirmed
         | EventKind::Lost => None,
     }
 }

@@ -159,12 +159,7 @@ impl Host {
 
     /// A connection for many questions.
     pub fn connect(&self) -> Asker {
-        let path = self.folder.path().join("decide.sock");
-        Asker {
-            stream: Asker::connect(&path),
-            path,
-            asked: Instant::now(),
-        }
+        Asker::at(&self.folder.path().join("decide.sock"))
     }
 
     /// Ends it with a signal, and waits for it.
@@ -237,6 +232,15 @@ pub struct Asker {
 }
 
 impl Asker {
+    /// A client of the socket at a path.
+    pub fn at(path: &Path) -> Self {
+        Self {
+            stream: Self::connect(path),
+            path: path.to_owned(),
+            asked: Instant::now(),
+        }
+    }
+
     fn connect(path: &Path) -> BufReader<UnixStream> {
         let stream = UnixStream::connect(path).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();

@@ -6,6 +6,7 @@
 )]
 
 pub mod application;
+pub mod certificates;
 pub mod delay;
 pub mod documents;
 pub mod fleet;

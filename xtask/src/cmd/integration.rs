@@ -34,7 +34,7 @@ struct Suite {
     provide: fn(&mut Apt) -> Result<PathBuf>,
 }
 
-const SUITES: [Suite; 9] = [
+const SUITES: [Suite; 10] = [
     Suite {
         target: "envoy",
         tests: "",
@@ -87,6 +87,12 @@ const SUITES: [Suite; 9] = [
     Suite {
         target: "cluster",
         tests: "valkey_",
+        variable: "WEIR_VALKEY",
+        provide: valkey,
+    },
+    Suite {
+        target: "end_to_end",
+        tests: "rules_spread_through_valkey",
         variable: "WEIR_VALKEY",
         provide: valkey,
     },

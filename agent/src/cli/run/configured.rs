@@ -2,7 +2,6 @@
 
 use std::io::{self, IsTerminal as _};
 use std::path::Path;
-use std::sync::Arc;
 
 use anyhow::Context as _;
 use config::policy::Config;
@@ -11,6 +10,7 @@ use datapath::default_route_interfaces;
 use host::PROGRAM;
 
 use crate::daemon::reload::{EndedTrial, LastValid, Source};
+use crate::daemon::rollout;
 
 /// The config to start with.
 #[derive(Clone)]
@@ -46,11 +46,7 @@ pub(super) fn configuration(file: Option<&Path>) -> anyhow::Result<Option<Config
             return Ok(None);
         }
         tracing::warn!("no config: observing {names} with built-in limits, refusing nothing");
-        let source = Source {
-            config: Arc::new(Config::built_in(&interfaces)),
-            text: None,
-            left_out: Vec::new(),
-        };
+        let source = Source::new(Config::built_in(&interfaces), None);
         let ended_trial = EndedTrial::of(&source.config.agent, "the built-in limits are in effect");
         return Ok(Some(Configured {
             source,
@@ -80,6 +76,7 @@ pub(super) fn configuration(file: Option<&Path>) -> anyhow::Result<Option<Config
     }
     let seen = source.text.clone();
     let (source, ended_trial) = EndedTrial::before(file, source);
+    let source = with_confirmed_rules(file, source);
     if let Some(warning) = config::ssh_warning(&source.config, ssh::client()) {
         tracing::warn!("{warning}");
     }
@@ -90,6 +87,20 @@ pub(super) fn configuration(file: Option<&Path>) -> anyhow::Result<Option<Config
         ended_trial,
         raises_limits: true,
     }))
+}
+
+/// The config with the rules of the fleet that an earlier agent has confirmed, as far as they go with it. The file alone has
+/// to be enough for a start.
+fn with_confirmed_rules(file: &Path, source: Source) -> Source {
+    let Some(fleet) = &source.config.fleet else {
+        return source;
+    };
+    let rules = rollout::confirmed(&source.config.agent.state_dir, fleet);
+    let (with_rules, left_out) = source.with_rules_where_possible(file, &rules);
+    for (stream, error) in left_out {
+        tracing::error!("{error}\nthe file is in effect without the rules of {stream}");
+    }
+    with_rules
 }
 
 fn agrees(question: &str) -> anyhow::Result<bool> {
@@ -104,7 +115,7 @@ fn agrees(question: &str) -> anyhow::Result<bool> {
 /// The last valid config instead of the file's, if a service manager started the agent.
 pub(super) fn last_valid(file: &Path, why: &str) -> Option<Configured> {
     let copy = LastValid::of_service()?;
-    let source = copy.read(file)?;
+    let source = with_confirmed_rules(file, copy.read(file)?);
     tracing::error!(
         "{} {why}: the agent uses the last valid config, {}; correct the file, then run {PROGRAM} reload",
         file.display(),

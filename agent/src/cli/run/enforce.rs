@@ -29,6 +29,7 @@ use crate::daemon::events::{EventLog, Feed, Observer};
 use crate::daemon::packets::{PERIOD, PacketEngine, Packets};
 use crate::daemon::record::Recorder;
 use crate::daemon::reload::{self, Live, Source};
+use crate::daemon::rollout;
 use crate::daemon::state::{Keeping, Restore, StateDirectory};
 use crate::daemon::{self, Agent};
 use crate::geo::Databases;
@@ -177,6 +178,7 @@ pub(super) fn enforce(
             }
             exporter.start(Arc::clone(&agent), config.agent.live.clone())?;
         }
+        rollout::start(&agent);
         // Memory from reading the config and loading the policy.
         memory::trim();
         let supervisor = Supervisor;
@@ -200,6 +202,7 @@ pub(super) fn enforce(
         }
         supervisor.stopping();
         drop(server);
+        agent.rollout().close();
         let changed = Arc::clone(&agent);
         let closing = tokio::task::spawn_blocking(move || changed.changing().close());
         if tokio::time::timeout(CHANGE_TIMEOUT, closing).await.is_err() {

@@ -15,6 +15,7 @@ use super::configured::{Configured, NotInEffect, configuration, last_valid};
 use super::enforce::{Stage, enforce};
 use crate::allowances;
 use crate::cli::exit::USAGE;
+use crate::daemon::reload::Source;
 use crate::daemon::{self, StartError};
 use crate::geo::Databases;
 
@@ -38,6 +39,14 @@ pub(super) fn run_until_stopped(
         Err(error) if matches!(stage, Stage::Starting) && is_of_the_config(&error) => error,
         ended => return ended,
     };
+    if let Some(file) = file
+        && let Some(alone) = without_rules(file, text.as_deref(), &error)
+    {
+        let ended = again(stage, |stage| run_with(Some(file), alone.clone(), stage));
+        if ended.is_ok() || matches!(stage, Stage::Running) {
+            return ended;
+        }
+    }
     let Some((file, last)) =
         file.and_then(|file| Some((file, last_valid(file, "could not be put in effect")?)))
     else {
@@ -65,6 +74,20 @@ pub(super) fn run_until_stopped(
             error
         }
         Stage::Running => second,
+    })
+}
+
+/// The file without the rules of the fleet, if these may be why it cannot be enforced: they must not prevent a start.
+fn without_rules(file: &Path, text: Option<&str>, error: &anyhow::Error) -> Option<Configured> {
+    let configured = configuration(Some(file)).ok()??;
+    if configured.source.rules.is_empty() {
+        return None;
+    }
+    tracing::error!("{error:#}\nthe file is in effect without the fleet's rules");
+    let (source, _) = Source::parse(file, text?.to_owned()).ok()?;
+    Some(Configured {
+        source,
+        ..configured
     })
 }
 

@@ -19,12 +19,14 @@ use super::databases::report_changes;
 use super::error::ReloadError;
 use super::last_valid::keep_as_last_valid;
 use super::live::{Applied, Cause};
+use super::on_trial::Trial;
 use super::record::Record;
 use super::source::{Source, is_same_file};
 use super::summary::in_effect;
 use crate::allowances;
 use crate::daemon::Agent;
 use crate::daemon::packets::Purpose;
+use crate::daemon::rollout::Signal;
 use crate::geo::Databases;
 use crate::protect::{self, Detected, Found};
 use crate::supervisor::Supervisor;
@@ -101,7 +103,7 @@ impl Agent {
             Some(text) => text,
             None => config::read_text(file)?,
         };
-        let (source, _) = Source::parse(file, text)?;
+        let source = self.read_with_rules(file, text)?;
         let databases = self.databases_of(&source.config)?;
         let prepared = self.prepare(&source.config, &databases, None)?;
         Ok(Reloaded {
@@ -123,19 +125,31 @@ impl Agent {
 
     fn reload_file(&self, operator: Option<IpAddr>) -> Result<Applied, ReloadError> {
         let file = self.file().ok_or(ReloadError::NoFile)?;
-        if let Some(trial) = &self.changing().live().trial {
+        if let Some(trial) = &self.changing().live().trial
+            && (trial.stream().is_none() || trial.failing.is_some())
+        {
             return Err(trial.obstacle());
         }
         let text = config::read_text(file)?;
         self.changing().live().seen = Some(text.clone());
-        let (source, _) = Source::parse(file, text)?;
+        let before = self.before_rules_on_trial(file, &text)?;
+        let source = self.read_with_rules(file, text)?;
         let databases = self.databases_of(&source.config)?;
-        let mut applied = self.apply(
-            &source,
-            databases,
-            operator,
-            Purpose::Change(Lasting::Indefinite),
-        )?;
+        let lasting = match before {
+            Some(_) => Lasting::Trial,
+            None => Lasting::Indefinite,
+        };
+        let mut applied = self.apply(&source, databases, operator, Purpose::Change(lasting))?;
+        {
+            let mut live = self.changing().live();
+            match (before, &mut live.trial) {
+                (Some(before), Some(trial)) => trial.begin_again(before),
+                // Rules of a stream that the file does not follow any more have left with it.
+                (None, trial) => *trial = None,
+                (Some(_), None) => {}
+            }
+        }
+        self.rollout.signal(Signal::Reloaded);
         applied.notes.extend(keep_as_last_valid(&source));
         // The operator has decided which config applies: `watch` reads the file only after another change of it.
         let forgotten = Record::forget(&self.changing().live().source.config.agent);
@@ -149,7 +163,8 @@ impl Agent {
     pub fn reload_if_changed(&self) {
         let is_watched = {
             let live = self.changing().live();
-            live.source.config.agent.watch && live.trial.is_none()
+            let is_free = |trial: &Trial| trial.stream().is_some();
+            live.source.config.agent.watch && live.trial.as_ref().is_none_or(is_free)
         };
         let Some(file) = self.file().filter(|_| is_watched) else {
             return;
@@ -319,7 +334,11 @@ impl Agent {
             (true, Cause::Revert) => {
                 format!("the trial of {what} was reverted: rolled back to the previous config")
             }
-            (true, Cause::Try) => format!("{what} is in effect, on trial"),
+            (true, Cause::Try | Cause::Fleet) => format!("{what} is in effect, on trial"),
+            (true, Cause::FleetReturned) => format!("{what} is in effect again"),
+            (true, Cause::FleetEnded) => {
+                format!("the trial of {what} is over: rolled back to the rules before")
+            }
             (true, Cause::Geo) => format!("databases of [geo] put in effect in {took}"),
             (true, Cause::Lists) => format!("lists of classes put in effect in {took}"),
             (true, Cause::Protected) => {
@@ -327,7 +346,7 @@ impl Agent {
             }
             (true, Cause::Allowances) => format!("exemptions put in effect in {took}"),
             (true, _) => format!("reloaded {what} in {took}"),
-            (false, Cause::TrialEnded | Cause::Revert) => {
+            (false, Cause::TrialEnded | Cause::Revert | Cause::FleetEnded) => {
                 format!(
                     "the trial of {what} is over, and rolling back failed: it stays in effect until that succeeds"
                 )
@@ -364,9 +383,7 @@ impl Agent {
         let mut live = self.changing().live();
         if cause.ends_a_trial() && ok {
             // Here, so that the end of the trial and its result become visible together.
-            live.trial = None;
-            // Changes of the file during a trial are put in effect by an operator, not by `watch`.
-            live.seen = self.file().and_then(|file| config::read_text(file).ok());
+            live.end_trial(|| self.file().and_then(|file| config::read_text(file).ok()));
         }
         let is_of_the_agent = matches!(
             cause,

@@ -1,7 +1,6 @@
 //! A trial that was not confirmed before an earlier agent ended: the config to start with, and the report.
 
 use std::path::Path;
-use std::sync::Arc;
 
 use config::policy::AgentConfig;
 use host::PROGRAM;
@@ -62,11 +61,7 @@ impl EndedTrial {
                 return (source, Some(Self::ended(record, &what)));
             }
         };
-        let before = Source {
-            config: Arc::new(config),
-            text: Some(text),
-            left_out: Vec::new(),
-        };
+        let before = Source::new(config, Some(text));
         let note = format!(
             "{file} was on trial and not confirmed: the config before it is in effect; {PROGRAM} reload puts the file in effect"
         );

@@ -51,6 +51,11 @@ pub enum ReloadError {
         "a config is on trial: confirm it ({PROGRAM} confirm), end it ({PROGRAM} revert), or wait {0} s until it ends"
     )]
     OnTrial(u64),
+    /// Rules of the fleet are on trial.
+    #[error(
+        "{0} is on trial: wait until this host's health confirms it, or end it with {PROGRAM} revert, which other hosts take for a failure"
+    )]
+    RulesOnTrial(String),
     /// The agent is stopping.
     #[error("the agent is stopping: nothing was changed")]
     Stopping,
@@ -59,6 +64,11 @@ pub enum ReloadError {
         "rolling back a trial failed and is tried again: {PROGRAM} status shows why; {PROGRAM} confirm keeps the config on trial"
     )]
     RollbackFailing,
+    /// A trial of rules is over, and cannot be rolled back yet.
+    #[error(
+        "rolling back rules of the fleet failed and is tried again: {PROGRAM} status shows why"
+    )]
+    RulesRollbackFailing,
     /// There is no trial to end.
     #[error("no config is on trial: {PROGRAM} try FILE --for 60s starts a trial")]
     NoTrial,

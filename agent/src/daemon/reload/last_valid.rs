@@ -6,7 +6,6 @@
 
 use std::env;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use super::source::Source;
 use crate::daemon::state::{StateDirectory, StateError};
@@ -57,11 +56,7 @@ impl LastValid {
         // Paths in it are relative to the config file.
         let loaded = config::parse(file, &text).or_else(|_| config::parse(file, &in_utc(&text)));
         let loaded = loaded.ok()?;
-        Some(Source {
-            config: Arc::new(loaded.config),
-            text: Some(text),
-            left_out: Vec::new(),
-        })
+        Some(Source::new(loaded.config, Some(text)))
     }
 }
 

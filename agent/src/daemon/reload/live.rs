@@ -13,7 +13,7 @@ use config::policy::Config;
 use datapath::memory::Lasting;
 
 use super::error::ReloadError;
-use super::on_trial::Trial;
+use super::on_trial::{By, Trial};
 use super::source::Source;
 use crate::daemon::packets::Purpose;
 use crate::geo::Databases;
@@ -45,6 +45,12 @@ pub enum Cause {
     TrialEnded,
     /// `weir revert`.
     Revert,
+    /// Rules of the fleet.
+    Fleet,
+    /// The rules of the fleet before those on trial.
+    FleetEnded,
+    /// Other rules of the fleet that are confirmed.
+    FleetReturned,
 }
 
 impl Cause {
@@ -61,11 +67,13 @@ impl Cause {
             Self::Allowances => "allowances",
             Self::TrialEnded => "trial-ended",
             Self::Revert => "revert",
+            Self::Fleet => "fleet",
+            Self::FleetEnded | Self::FleetReturned => "fleet-ended",
         }
     }
 
     pub(super) const fn ends_a_trial(self) -> bool {
-        matches!(self, Self::TrialEnded | Self::Revert)
+        matches!(self, Self::TrialEnded | Self::Revert | Self::FleetEnded)
     }
 }
 
@@ -150,6 +158,15 @@ impl Live {
         });
     }
 
+    /// Ends the trial; `text` reads the file. Changes of it during an operator's trial are put in effect by an operator, not
+    /// by `watch`, which puts those during a trial of rules in effect.
+    pub(super) fn end_trial(&mut self, text: impl FnOnce() -> Option<String>) {
+        let ended = self.trial.take();
+        if ended.is_some_and(|trial| trial.by == By::Operator) {
+            self.seen = text();
+        }
+    }
+
     /// The config as written by the operator.
     #[must_use]
     pub fn config(&self) -> &Config {
@@ -208,7 +225,7 @@ pub struct Changing {
     live: Mutex<Live>,
     one: Mutex<()>,
     is_closed: AtomicBool,
-    /// Woken when a trial starts.
+    /// Woken when a trial starts, and when its rollback has failed.
     pub(crate) trial_began: tokio::sync::Notify,
     /// Woken when a config is put in effect, which may have other databases.
     pub(crate) databases_replaced: tokio::sync::Notify,
@@ -264,5 +281,41 @@ impl Changing {
     pub fn close(&self) {
         self.is_closed.store(true, Ordering::SeqCst);
         drop(self.one.lock());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::{Duration, Instant};
+
+    #[test]
+    fn the_end_of_a_trial_of_rules_hides_no_change_from_watch() {
+        let text = "[agent]\ninterfaces = [\"eth0\"]\nallow_empty = true\n".to_owned();
+        let (source, _) = Source::parse(Path::new("limits.toml"), text).unwrap();
+        let of_stream = By::Stream {
+            stream: "web".to_owned(),
+            version: 1,
+        };
+        for (by, expected) in [(By::Operator, "edited"), (of_stream, "read")] {
+            let mut live = Live::new(
+                source.clone(),
+                Some("read".to_owned()),
+                (Found::default(), Vec::new(), Vec::new()),
+                Operators::default(),
+                Databases::default(),
+            );
+            live.trial = Some(Trial {
+                file: "rules".into(),
+                by: by.clone(),
+                time: Duration::ZERO,
+                ends: Instant::now(),
+                before: source.clone(),
+                failing: None,
+            });
+            live.end_trial(|| Some("edited".to_owned()));
+            assert!(live.trial.is_none());
+            assert_eq!(live.seen.as_deref(), Some(expected), "{by:?}");
+        }
     }
 }

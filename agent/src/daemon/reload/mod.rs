@@ -11,6 +11,7 @@ mod live;
 mod on_trial;
 mod protected;
 mod record;
+mod rules;
 mod source;
 mod summary;
 mod trial;

@@ -12,10 +12,22 @@ use super::source::Source;
 /// The pauses before the next rollback attempt.
 const PAUSES: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(30));
 
+/// The origin of a trial.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum By {
+    /// `weir try`.
+    Operator,
+    /// This version of a stream of the fleet is on trial.
+    Stream { stream: String, version: u64 },
+}
+
 /// A config on trial.
 #[derive(Debug)]
 pub struct Trial {
     pub file: PathBuf,
+    pub by: By,
+    /// How long it may last.
+    pub time: Duration,
     pub ends: Instant,
     pub before: Source,
     /// Present from the first failed rollback on.
@@ -32,6 +44,29 @@ pub struct Failing {
 }
 
 impl Trial {
+    /// The stream whose rules are on trial; `None`: an operator's config is.
+    pub fn stream(&self) -> Option<&str> {
+        match &self.by {
+            By::Operator => None,
+            By::Stream { stream, .. } => Some(stream),
+        }
+    }
+
+    /// Whether a version of a stream is on trial.
+    pub fn is_of(&self, stream: &str, version: u64) -> bool {
+        let by = By::Stream {
+            stream: stream.to_owned(),
+            version,
+        };
+        self.by == by
+    }
+
+    /// Begins again, as the bake of rules does when another text of the host's file is put in effect.
+    pub fn begin_again(&mut self, before: Source) {
+        self.before = before;
+        self.ends = Instant::now() + self.time;
+    }
+
     /// The instant of the next rollback attempt.
     pub fn due(&self) -> Instant {
         self.failing
@@ -41,9 +76,13 @@ impl Trial {
 
     /// Why no other config can be put in effect now.
     pub fn obstacle(&self) -> ReloadError {
-        match self.failing {
-            Some(_) => ReloadError::RollbackFailing,
-            None => {
+        match (self.failing.is_some(), &self.by) {
+            (true, By::Operator) => ReloadError::RollbackFailing,
+            (true, By::Stream { .. }) => ReloadError::RulesRollbackFailing,
+            (false, By::Stream { .. }) => {
+                ReloadError::RulesOnTrial(self.file.display().to_string())
+            }
+            (false, By::Operator) => {
                 let left = self.ends.saturating_duration_since(Instant::now());
                 ReloadError::OnTrial(left.as_secs_f64().ceil() as u64)
             }
@@ -60,6 +99,7 @@ impl Trial {
         });
         TrialStatus {
             file: self.file.display().to_string(),
+            stream: self.stream().map(str::to_owned),
             ends_in_seconds: self.ends.saturating_duration_since(now).as_secs_f64(),
             rollback_failing: rollback.is_some(),
             rollback,
@@ -81,5 +121,35 @@ impl Trial {
             error,
         });
         wait
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+
+    #[test]
+    fn a_trial_that_begins_again_has_its_whole_time() {
+        let source = |text: &str| {
+            let text = format!("[agent]\ninterfaces = [\"eth0\"]\nallow_empty = true\n{text}");
+            Source::parse(Path::new("limits.toml"), text).unwrap().0
+        };
+        let time = Duration::from_secs(80);
+        let mut trial = Trial {
+            file: "rules".into(),
+            by: By::Stream {
+                stream: "web".to_owned(),
+                version: 1,
+            },
+            time,
+            ends: Instant::now(),
+            before: source(""),
+            failing: None,
+        };
+        let began = Instant::now();
+        trial.begin_again(source("# of the operator\n"));
+        assert!(trial.due() >= began + time);
+        assert!(trial.before.text.unwrap().contains("of the operator"));
     }
 }

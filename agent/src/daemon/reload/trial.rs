@@ -16,12 +16,13 @@ use super::apply::not_made;
 use super::error::ReloadError;
 use super::last_valid::keep_as_last_valid;
 use super::live::{Applied, Cause};
-use super::on_trial::Trial;
+use super::on_trial::{By, Trial};
 use super::record::Record;
 use super::source::{Source, is_same_file};
 use crate::daemon::Agent;
 use crate::daemon::events::{Event, EventKind};
 use crate::daemon::packets::Purpose;
+use crate::daemon::rollout::Signal;
 
 /// The shortest and the longest trial.
 pub const TRIALS: std::ops::RangeInclusive<Duration> =
@@ -63,10 +64,11 @@ impl Agent {
         if let Some(trial) = &self.changing().live().trial {
             return Err(trial.obstacle());
         }
-        let tried = match text {
-            Some(text) => Source::parse(file, text)?.0,
-            None => Source::read(file)?.0,
+        let text = match text {
+            Some(text) => text,
+            None => config::read_text(file)?,
         };
+        let tried = self.read_with_rules(file, text)?;
         let databases = self.databases_of(&tried.config)?;
         let before = self.changing().live().source.clone();
         // Before any change, so that if the agent is killed, the next one knows the previous config.
@@ -81,6 +83,8 @@ impl Agent {
             Ok(applied) => {
                 let trial = Trial {
                     file: file.to_owned(),
+                    by: By::Operator,
+                    time,
                     ends: Instant::now() + time,
                     before,
                     failing: None,
@@ -107,6 +111,15 @@ impl Agent {
     pub fn confirm(&self) -> Result<Confirmed, String> {
         let _one = self.changing().lock().map_err(|error| error.to_string())?;
         let mut live = self.changing().live();
+        if live
+            .trial
+            .as_ref()
+            .is_some_and(|trial| trial.stream().is_some())
+        {
+            return Err(format!(
+                "the rules of the fleet are on trial, and this host's health confirms them: {PROGRAM} revert ends the trial"
+            ));
+        }
         if live.trial.is_some() {
             let forgotten = Record::forget(&live.source.config.agent);
             forgotten.map_err(|error| {
@@ -132,6 +145,9 @@ impl Agent {
                 "it is in effect until the agent ends: to keep it, start it with --config {file}"
             )),
         };
+        drop(live);
+        // The file may have other keys of the fleet.
+        self.rollout.signal(Signal::Reloaded);
         tracing::info!("{file} is confirmed: its trial is over, and it stays in effect");
         Ok(Confirmed { file, note })
     }
@@ -175,8 +191,16 @@ impl Agent {
         })
     }
 
-    fn roll_back(&self, cause: Cause, before: &Source, tried: &Path) -> Reloaded {
+    pub(super) fn roll_back(&self, cause: Cause, before: &Source, tried: &Path) -> Reloaded {
         let began = Instant::now();
+        let by = {
+            let live = self.changing().live();
+            live.trial.as_ref().map(|trial| trial.by.clone())
+        };
+        let of_stream = match by {
+            Some(By::Stream { stream, version }) => Some((stream, version)),
+            _ => None,
+        };
         let tried_text = self.changing().live().source.text.clone();
         // As at a start, a missing database is no reason to fail.
         let databases = self.read_databases(&before.config);
@@ -195,7 +219,8 @@ impl Agent {
                     own.display()
                 ));
             }
-            if let Err(error) = record.write(&before.config.agent) {
+            // A trial of rules does not outlive the agent.
+            if of_stream.is_none() && let Err(error) = record.write(&before.config.agent) {
                 applied.notes.push(format!("recording the end of the trial failed: {error}"));
             }
             applied
@@ -212,7 +237,20 @@ impl Agent {
             }
             Ok(_) => {}
         }
-        self.conclude(cause, Some(tried), began, result)
+        let reloaded = self.conclude(cause, Some(tried), began, result);
+        // Also when it failed: it is over, and its rollback is tried again.
+        if let Some((stream, version)) = of_stream.filter(|_| cause != Cause::FleetEnded) {
+            let reason = match cause {
+                Cause::Revert => format!("an operator ended their trial with {PROGRAM} revert"),
+                _ => "their trial was not confirmed in time".to_owned(),
+            };
+            self.rollout.signal(Signal::Ended {
+                stream,
+                version,
+                reason,
+            });
+        }
+        reloaded
     }
 
     fn rollback_failed(&self, tried: &Path, error: &str) {
@@ -223,6 +261,8 @@ impl Agent {
             .as_mut()
             .map(|trial| trial.failed(error.to_owned()));
         let Some(wait) = wait else { return };
+        // It waits for the end of the trial, which may be far away.
+        self.changing().trial_began.notify_one();
         let reason = format!(
             "the trial of {} is over, and rolling back failed; it stays in effect, and the next attempt follows in {}: {error}",
             tried.display(),

@@ -9,6 +9,7 @@ mod limits;
 mod notifications;
 mod packets;
 mod page;
+mod rules;
 #[cfg(test)]
 pub(super) mod tests;
 
@@ -86,6 +87,7 @@ impl Exposition {
         if let Some(crowdsec) = &documents.status.crowdsec {
             page.crowdsec(crowdsec)?;
         }
+        page.rules(&documents.status.rules)?;
         let mut families = page.registry.gather();
         families.extend(self.process.gather());
         self.ledger.end_round();

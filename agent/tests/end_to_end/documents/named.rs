@@ -55,6 +55,8 @@ pub const NOT_RUN: &[(&str, &[Named])] = &[
             ("docs/operations/upgrade.md", "systemctl"),
             ("docs/operations/upgrade.md", "kill -TERM"),
             ("docs/operations/upgrade.md", "weir --config"),
+            ("docs/operations/containers.md", "podman"),
+            ("docs/operations/containers.md", "sed"),
             ("docs/SERVICE.md", "mkdir"),
             ("docs/SERVICE.md", "ln"),
             ("docs/SERVICE.md", "systemctl"),
@@ -128,6 +130,13 @@ pub const NOT_RUN: &[(&str, &[Named])] = &[
             ("docs/guides/suggest.md", "weir replay"),
             ("docs/guides/suggest.md", "weir try"),
             ("docs/guides/suggest.md", "weir confirm"),
+        ],
+    ),
+    (
+        "since it needs a store and hosts: fleet_rules.rs has three",
+        &[
+            ("docs/guides/fleet-rules.md", "weir fleet"),
+            ("docs/guides/fleet-rules.md", "weir record --capture"),
         ],
     ),
     (

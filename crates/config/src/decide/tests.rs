@@ -890,6 +890,7 @@ fn limits_on_requests_alone_need_no_interface_and_have_the_documented_defaults()
         requests,
         limits,
         takes_loads,
+        follows_fleet,
     } = loaded.config.decide;
     assert_eq!(http, Some(Endpoint::Tcp("127.0.0.1:9465".parse().unwrap())));
     assert_eq!((grpc, check, max_keys), (None, None, None));
@@ -900,6 +901,7 @@ fn limits_on_requests_alone_need_no_interface_and_have_the_documented_defaults()
         (10_000, 1_000)
     );
     assert_eq!((escalate_from, takes_loads), (Vec::new(), false));
+    assert!(!follows_fleet);
     let limit = &limits[0];
     assert_eq!(
         (limit.rates.burst, limit.initial, limit.refill_every),

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
-    AgentConfig, BanList, Class, Cluster, CrowdSec, Decide, Geo, Limit, Multiplier, Notify, Prefix,
-    Service,
+    AgentConfig, BanList, Class, Cluster, CrowdSec, Decide, FleetRules, Geo, Limit, Multiplier,
+    Notify, Prefix, Service,
 };
 use crate::PrefixKey;
 use crate::escalate::Escalate;
@@ -32,6 +32,8 @@ pub struct Config {
     pub notify: Vec<Notify>,
     /// `[crowdsec]`.
     pub crowdsec: Option<CrowdSec>,
+    /// `[fleet]`.
+    pub fleet: Option<FleetRules>,
 }
 
 impl Config {

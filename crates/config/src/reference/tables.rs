@@ -2,8 +2,8 @@
 
 use crate::group::Group;
 use crate::policy::{
-    AgentConfig, BanList, Class, Cluster, CrowdSec, Decide, Geo, Limit, Notify, RequestCost,
-    RequestLimit,
+    AgentConfig, BanList, Class, Cluster, CrowdSec, Decide, FleetRules, Geo, Limit, Notify,
+    RequestCost, RequestLimit,
 };
 use crate::schema::{Key, Mask, Table as _, TableReference, inner_keys};
 
@@ -21,6 +21,7 @@ pub static TABLES: &[TableReference] = &[
     Cluster::REFERENCE,
     Notify::REFERENCE,
     CrowdSec::REFERENCE,
+    FleetRules::REFERENCE,
 ];
 
 /// A config's text without secrets, with the same length.

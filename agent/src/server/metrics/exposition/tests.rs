@@ -3,6 +3,7 @@ use std::collections::BTreeSet;
 use api::fair::FairStatus;
 use api::geo::GeoStatus;
 use api::reload::{LastReload, TrialStatus};
+use api::rules::RulesStatus;
 use cgroup::GroupStatus;
 use cluster::ClusterStatus;
 use cluster::status::ClusterLimitStatus;
@@ -72,6 +73,21 @@ pub fn documents(packets: u64) -> Documents {
         reason: None,
         state: InterfaceState::Attached,
     });
+    status.rules.push(RulesStatus {
+        stream: "web".to_owned(),
+        version: 6,
+        accepted: 7,
+        state: "failed".to_owned(),
+        refusals: 2,
+        store_up: Some(true),
+        ..RulesStatus::default()
+    });
+    status.rules.push(RulesStatus {
+        stream: "search".to_owned(),
+        version: 3,
+        state: "held".to_owned(),
+        ..RulesStatus::default()
+    });
     let group = GroupStatus {
         name: "batch".to_owned(),
         ..GroupStatus::default()
@@ -102,6 +118,38 @@ fn value(text: &str, name: &str, labels: &[(&str, &str)]) -> Option<f64> {
         | prometheus_parse::Value::Untyped(value) => Some(value),
         other => panic!("{name} is {other:?}"),
     }
+}
+
+#[test]
+fn rules_of_the_fleet_are_their_version_state_and_refusals() {
+    let text = Exposition::new().unwrap().text(&documents(7)).unwrap();
+    for (name, labels, expected) in [
+        ("weir_rules_version", &[("stream", "web")][..], 6.0),
+        ("weir_rules_version", &[("stream", "search")], 3.0),
+        ("weir_rules_accepted_version", &[("stream", "web")], 7.0),
+        (
+            "weir_rules_state",
+            &[("stream", "web"), ("state", "failed")],
+            1.0,
+        ),
+        (
+            "weir_rules_state",
+            &[("stream", "web"), ("state", "held")],
+            0.0,
+        ),
+        (
+            "weir_rules_state",
+            &[("stream", "search"), ("state", "held")],
+            1.0,
+        ),
+        ("weir_rules_refused_total", &[("stream", "web")], 2.0),
+        ("weir_rules_stopped_total", &[("stream", "web")], 0.0),
+        ("weir_rules_store_up", &[("stream", "web")], 1.0),
+    ] {
+        assert_eq!(value(&text, name, labels), Some(expected), "{name}");
+    }
+    let search = value(&text, "weir_rules_store_up", &[("stream", "search")]);
+    assert_eq!(search, None, "no request has ended");
 }
 
 #[test]
@@ -176,7 +224,7 @@ fn levels_have_series_of_their_own_and_a_limit_without_levels_has_none() {
     };
     let level = LevelStatus {
         level: "24/48".to_owned(),
-        factor: 20.0,
+        factor: Some(20.0),
         throttled: count,
         keys: 9,
         ..LevelStatus::default()
@@ -275,6 +323,7 @@ fn each_metric_is_in_docs_and_each_of_the_docs_is_a_metric() {
         include_str!("limits.rs"),
         include_str!("notifications.rs"),
         include_str!("packets.rs"),
+        include_str!("rules.rs"),
     ];
     let code = files
         .into_iter()
@@ -364,6 +413,7 @@ fn a_config_that_was_not_put_in_effect_is_seen() {
         notes: Vec::new(),
     });
     documents.status.trial = Some(TrialStatus {
+        stream: None,
         file: "next.toml".to_owned(),
         ends_in_seconds: 0.0,
         rollback_failing: true,

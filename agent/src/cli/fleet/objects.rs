@@ -1,0 +1,141 @@
+//! The rules that a publisher names: a file, or a folder with one file a limit, so that teams own theirs.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use config::policy::Config;
+use rollout::document::Object;
+use rollout::merge::Part;
+use rollout::rules::Rights;
+
+use super::place::{FleetError, wrong};
+
+const RULES: &str = "rules.toml";
+const LIMITS: &str = "limits";
+/// A host's part of a config, with all that rules of a fleet may require of it. Nothing in it is read or connected.
+const HOST: &str = r#"
+[agent]
+interfaces = ["*"]
+allow_empty = true
+[geo]
+asn = "/var/lib/asn.mmdb"
+country = "/var/lib/country.mmdb"
+[decide]
+http = "unix:/run/weir/decide.sock"
+[cluster]
+store = "redis://127.0.0.1:6379"
+node = "host"
+share_bans = true
+"#;
+
+/// The objects of a file; of a folder, those of its `rules.toml` and `limits/NAME.toml`.
+pub(super) fn read(path: &Path) -> Result<Vec<Object>, FleetError> {
+    let text = |path: &Path| config::read_argument(path).map_err(wrong);
+    if !path.is_dir() {
+        return Ok(vec![Object::new(RULES, text(path)?)]);
+    }
+    let mut objects = Vec::new();
+    let rules = path.join(RULES);
+    if rules.exists() {
+        objects.push(Object::new(RULES, text(&rules)?));
+    }
+    let limits = path.join(LIMITS);
+    let entries = if limits.is_dir() {
+        let entries = fs::read_dir(&limits).and_then(Iterator::collect::<Result<Vec<_>, _>>);
+        entries.map_err(|error| wrong(format!("reading {} failed: {error}", limits.display())))?
+    } else {
+        Vec::new()
+    };
+    for entry in entries {
+        let name = entry.file_name();
+        let name = name.to_string_lossy();
+        // Editors leave others there.
+        if name.ends_with(".toml") && !name.starts_with('.') {
+            let name = format!("{LIMITS}/{name}");
+            objects.push(Object::new(name, text(&entry.path())?));
+        }
+    }
+    objects.sort_by(|one, other| one.name.cmp(&other.name));
+    if objects.is_empty() {
+        let folder = path.display();
+        return Err(wrong(format!(
+            "{folder} has neither {RULES} nor {LIMITS}/NAME.toml"
+        )));
+    }
+    Ok(objects)
+}
+
+/// The config of rules alone, to validate and compare them. `name` is that of the rules in errors.
+pub(super) fn alone(name: &Path, objects: &[Object]) -> Result<Config, FleetError> {
+    let texts = objects.iter();
+    let texts: BTreeMap<String, String> = texts
+        .map(|object| (object.name.clone(), object.text.clone()))
+        .collect();
+    let part = Part {
+        stream: "rules",
+        rights: &Rights::all(),
+        texts: &texts,
+    };
+    let merged = rollout::merge::merge(name, HOST, [part]).map_err(wrong)?;
+    let loaded = config::parse(name, &merged.text).map_err(wrong)?;
+    Ok(loaded.config)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_has_one_object_a_limit() {
+        let folder = tempfile::tempdir().unwrap();
+        let limit = |name: &str| format!("[[limit]]\nname = {name:?}\nrate = \"1/s\"\n");
+        assert!(read(folder.path()).is_err());
+        fs::create_dir(folder.path().join(LIMITS)).unwrap();
+        for (file, name) in [
+            ("limits/web.toml", "web"),
+            ("limits/dns.toml", "dns"),
+            ("limits/.web.toml", "hidden"),
+            ("limits/web.toml~", "old"),
+            (RULES, "all"),
+        ] {
+            fs::write(folder.path().join(file), limit(name)).unwrap();
+        }
+        let Ok(objects) = read(folder.path()) else {
+            panic!("it cannot be read");
+        };
+        let names: Vec<&str> = objects.iter().map(|object| object.name.as_str()).collect();
+        assert_eq!(names, ["limits/dns.toml", "limits/web.toml", RULES]);
+        let Ok(config) = alone(folder.path(), &objects) else {
+            panic!("it is invalid");
+        };
+        let limits = config.limits.iter().map(|limit| limit.name.as_str());
+        assert_eq!(limits.collect::<Vec<_>>(), ["dns", "web", "all"]);
+        let Ok(objects) = read(&folder.path().join(RULES)) else {
+            panic!("it cannot be read");
+        };
+        assert_eq!(objects, [Object::new(RULES, limit("all"))]);
+    }
+
+    #[test]
+    fn rules_alone_are_valid_whatever_they_require_of_hosts() {
+        let is_valid = |text: &str| alone(Path::new(RULES), &[Object::new(RULES, text)]).is_ok();
+        let request =
+            "[[limit]]\nname = \"a\"\nscope = \"request\"\nkey = [\"user\"]\nrate = \"9/s\"\n";
+        for valid in [
+            "",
+            request,
+            &format!("{request}cluster = \"shares\"\n"),
+            "[[class]]\nname = \"a\"\ncountry = [\"DE\"]\nmultiplier = 2\n",
+            "[[ban_list]]\nname = \"a\"\nasn = [64496]\n",
+        ] {
+            assert!(is_valid(valid), "{valid}");
+        }
+        for invalid in [
+            "[[limit]]\nname = \"a\"\n",
+            "[[limit]]\nname = \"a\"\nrate = \"x\"\n",
+        ] {
+            assert!(!is_valid(invalid), "{invalid}");
+        }
+    }
+}

@@ -26,10 +26,11 @@ fn main() {
     let mut is_off = false;
     let shares = [2, 4, 8]
         .into_iter()
-        .flat_map(|hosts| Spread::ALL.map(|spread| (Kept::Shares, hosts, spread)));
+        .flat_map(|hosts| Spread::ALL.map(|spread| (Kept::Shares, hosts, spread)))
+        .chain([(Kept::Shares, 4, Spread::Hopping)]);
     let keys = Spread::ALL
         .into_iter()
-        .chain([Spread::One])
+        .chain([Spread::One, Spread::Hopping])
         .map(|spread| (Kept::Keys, 4, spread));
     for (kept, hosts, spread) in shares.chain(keys) {
         let outcome = measure(
@@ -44,7 +45,8 @@ fn main() {
             "| {kept} | {hosts} | {spread} | {:.1} | {} | {} | {:.0} | {error:+.1} % |",
             outcome.seconds, outcome.wanted, outcome.passed, outcome.limit
         );
-        is_off |= error.abs() > 10.0;
+        // Demand that moves within a sync gets less: CLUSTER.md states how much.
+        is_off |= error > 10.0 || error < -10.0 && spread != Spread::Hopping;
     }
     println!();
     println!(

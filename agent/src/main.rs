@@ -1,5 +1,8 @@
 //! The `agent` binary.
 
+#[cfg(target_env = "musl")]
+mod allocator;
+
 use std::process::ExitCode;
 
 fn main() -> ExitCode {

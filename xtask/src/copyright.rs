@@ -68,12 +68,19 @@ Copyright: The LLVM Project Developers
 License: Apache-2.0 with LLVM exception
 Comment: Unwinding of the stack.
 
+Files: vendor/tikv-jemalloc-sys-*/jemalloc/*
+Copyright: 2002-present Jason Evans
+ 2007-2012 Mozilla Foundation
+ 2009-present Facebook, Inc.
+License: BSD-2-Clause
+Comment: The allocator.
+
 Files: vendor/zig/lib/compiler_rt/*
 Copyright: Zig contributors
 License: MIT
 Comment: Functions that the compiler's code calls.
 ";
-const STATIC_LICENSES: [&str; 2] = ["MIT", LLVM];
+const STATIC_LICENSES: [&str; 3] = ["BSD-2-Clause", "MIT", LLVM];
 
 /// A linked crate.
 struct Crate {

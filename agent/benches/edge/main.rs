@@ -1,6 +1,7 @@
 //! Weir beside what a user would pick instead; `cargo xtask bench` runs this and makes tables and plots of what it
 //! writes. Each part measures everything in turns, round by round, so that what else the machine does falls on all.
 
+mod builds;
 mod connections;
 mod cpus;
 mod flood;
@@ -68,6 +69,8 @@ enum Part {
     Cpus,
     /// What the model of growth consists of.
     Growth,
+    /// The static program beside the one with the system's C library.
+    Static,
 }
 
 fn main() -> ExitCode {
@@ -98,6 +101,7 @@ fn run(arguments: &Arguments) -> Result<()> {
         Part::Agent => whole::run(arguments.rounds, only)?,
         Part::Cpus => cpus::run(arguments.rounds, only)?,
         Part::Growth => growth::run(arguments.rounds, only)?,
+        Part::Static => builds::run(arguments.rounds, only)?,
     };
     testbed::measure::write(&arguments.out, &series)
 }

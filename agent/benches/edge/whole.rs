@@ -1,7 +1,7 @@
 //! The agent as its operator sees it: how long a start takes, a reload, a look at a million sources, and a replay.
 
 use std::io::{BufRead as _, BufReader};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -14,10 +14,11 @@ use crate::network::{INTERFACE, Lane, Sender};
 use crate::policies::{Bucket, REFUSING, USUAL, limit, limits_elsewhere, prefixes};
 use crate::programs::{Harness, Order};
 use testbed::measure::Series;
+use testbed::process::memory;
 
 const PART: &str = "agent";
-/// Where `cargo xtask bench` says the agent is.
-const AGENT: &str = "WEIR_AGENT";
+/// The agent's path, from `cargo xtask bench`.
+pub const AGENT: &str = "WEIR_AGENT";
 const MILLION: u64 = 1_000_000;
 /// Limits and prefixes of a config that is read again.
 const RELOADED: [(u32, u32); 5] = [(1, 0), (100, 0), (1_000, 0), (10_000, 0), (10_000, 100_000)];
@@ -35,10 +36,12 @@ const STARTED: [(Directions, (u32, u32), &str); 3] = [
         "start, limits: 10000, prefixes: 100000",
     ),
 ];
+/// The command that lists the heaviest sources.
+pub const TOP: [&str; 2] = ["top", "--once"];
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// An agent in a lane, ended when dropped.
-struct Agent<'l> {
+pub struct Agent<'l> {
     lane: &'l Lane,
     child: Child,
     folder: tempfile::TempDir,
@@ -49,12 +52,13 @@ struct Agent<'l> {
 pub fn run(rounds: usize, only: &str) -> Result<Vec<Series>> {
     let sender = Sender::new()?;
     sender.enter()?;
+    let agent = program(AGENT)?;
     let mut series = Vec::new();
     for (of, size, case) in STARTED {
         if case.contains(only) {
             let lane = sender.lane()?;
             series.push(Series::new(PART, case, "weir", "ms").with(starts(
-                &lane,
+                (&lane, &agent),
                 rounds,
                 &of.policy(size),
             )?));
@@ -76,28 +80,31 @@ pub fn run(rounds: usize, only: &str) -> Result<Vec<Series>> {
         };
         if case.contains(only) {
             let lane = sender.lane()?;
-            let samples = reloads(&lane, rounds, changed, (count, prefix_count))?;
+            let samples = reloads((&lane, &agent), rounds, changed, (count, prefix_count))?;
             series.push(Series::new(PART, case, "weir", "ms").with(samples));
         }
     }
     let case = "top of a million sources";
     if case.contains(only) {
         let lane = sender.lane()?;
-        series.push(Series::new(PART, case, "weir", "ms").with(tops(&lane, rounds)?));
+        let agent = Agent::with_a_million_sources(&lane, &agent)?;
+        let samples: Result<_> = (0..rounds).map(|_| agent.timed(&TOP)).collect();
+        series.push(Series::new(PART, case, "weir", "ms").with(samples?));
     }
-    series.extend(crate::replay::run(PART, &program()?, rounds, only)?);
+    series.extend(crate::replay::run(PART, &agent, rounds, only)?);
     Ok(series)
 }
 
-fn program() -> Result<PathBuf> {
-    let program = std::env::var_os(AGENT)
-        .with_context(|| format!("{AGENT} is not set: run `cargo xtask bench`"))?;
+/// The path in an environment variable that `cargo xtask bench` sets.
+pub fn program(variable: &str) -> Result<PathBuf> {
+    let program = std::env::var_os(variable)
+        .with_context(|| format!("{variable} is not set: run `cargo xtask bench`"))?;
     Ok(program.into())
 }
 
 /// The change that a reload puts in effect.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Changed {
+pub enum Changed {
     /// The burst of the first limit, for which programs are loaded.
     Burst,
     /// A source of a class, which changes in place.
@@ -122,7 +129,7 @@ impl Directions {
 }
 
 /// A policy that is another one in each round, so that there is something to reload.
-fn policy(changed: Changed, (count, prefix_count): (u32, u32), round: usize) -> String {
+pub fn policy(changed: Changed, (count, prefix_count): (u32, u32), round: usize) -> String {
     let [of_burst, of_class] =
         [Changed::Burst, Changed::Class].map(|of| if of == changed { round as u64 } else { 0 });
     let class = format!(
@@ -140,8 +147,13 @@ fn policy(changed: Changed, (count, prefix_count): (u32, u32), round: usize) -> 
     limits + &class + &prefixes(prefix_count)
 }
 
-fn reloads(lane: &Lane, rounds: usize, changed: Changed, size: (u32, u32)) -> Result<Vec<f64>> {
-    let agent = Agent::start(lane, &policy(changed, size, 0))?;
+fn reloads(
+    (lane, program): (&Lane, &Path),
+    rounds: usize,
+    changed: Changed,
+    size: (u32, u32),
+) -> Result<Vec<f64>> {
+    let agent = Agent::start((lane, program), &policy(changed, size, 0))?;
     let mut samples = Vec::new();
     for round in 1..=rounds {
         agent.configure(&policy(changed, size, round))?;
@@ -151,10 +163,10 @@ fn reloads(lane: &Lane, rounds: usize, changed: Changed, size: (u32, u32)) -> Re
 }
 
 /// Milliseconds from the start of the process until it reports that limits are in effect.
-fn starts(lane: &Lane, rounds: usize, tables: &str) -> Result<Vec<f64>> {
+fn starts((lane, program): (&Lane, &Path), rounds: usize, tables: &str) -> Result<Vec<f64>> {
     let start = |_| {
         let start = Instant::now();
-        let mut agent = Agent::spawn(lane, tables, Stdio::piped())?;
+        let mut agent = Agent::spawn((lane, program), tables, Stdio::piped())?;
         let reports = agent
             .child
             .stderr
@@ -173,30 +185,10 @@ fn starts(lane: &Lane, rounds: usize, tables: &str) -> Result<Vec<f64>> {
     (0..rounds).map(start).collect()
 }
 
-fn tops(lane: &Lane, rounds: usize) -> Result<Vec<f64>> {
-    // Every one of them is remembered for an hour.
-    let agent = Agent::start(lane, &limit("a", REFUSING, ""))?;
-    let mut harness = Harness::load(lane.from_index)?;
-    harness.walk(Order::Orderly, MILLION)?;
-    // The first packet of each passes, and the second one is refused.
-    send(&harness, &frame(), 2 * MILLION as u32)?;
-    let status: Value = serde_json::from_slice(&agent.said(&["status", "--json"])?)
-        .context("reading the status")?;
-    let tracked = status["sources"]["tracked"].as_u64().unwrap_or(0);
-    ensure!(
-        tracked > MILLION * 98 / 100,
-        "of a million sources, {tracked} are in the table"
-    );
-    (0..rounds)
-        .map(|_| agent.timed(&["top", "--once"]))
-        .collect()
-}
-
 impl<'l> Agent<'l> {
-    fn spawn(lane: &'l Lane, tables: &str, reports: Stdio) -> Result<Self> {
-        let program = program()?;
+    fn spawn((lane, program): (&'l Lane, &Path), tables: &str, reports: Stdio) -> Result<Self> {
         let folder = tempfile::tempdir()?;
-        let mut command = Command::new(&program);
+        let mut command = Command::new(program);
         command
             .arg("--config")
             .arg(folder.path().join("limits.toml"))
@@ -210,12 +202,30 @@ impl<'l> Agent<'l> {
             lane,
             child,
             folder,
-            program,
+            program: program.to_owned(),
         })
     }
 
-    fn start(lane: &'l Lane, tables: &str) -> Result<Self> {
-        let mut agent = Self::spawn(lane, tables, Stdio::null())?;
+    /// An agent with a million sources, each of which was refused once.
+    pub fn with_a_million_sources(lane: &'l Lane, program: &Path) -> Result<Self> {
+        // Each one is remembered for an hour.
+        let agent = Self::start((lane, program), &limit("a", REFUSING, ""))?;
+        let mut harness = Harness::load(lane.from_index)?;
+        harness.walk(Order::Orderly, MILLION)?;
+        // The first packet of each passes, and the second one is refused.
+        send(&harness, &frame(), 2 * MILLION as u32)?;
+        let status: Value = serde_json::from_slice(&agent.said(&["status", "--json"])?)
+            .context("reading the status")?;
+        let tracked = status["sources"]["tracked"].as_u64().unwrap_or(0);
+        ensure!(
+            tracked > MILLION * 98 / 100,
+            "of a million sources, {tracked} are in the table"
+        );
+        Ok(agent)
+    }
+
+    pub fn start((lane, program): (&'l Lane, &Path), tables: &str) -> Result<Self> {
+        let mut agent = Self::spawn((lane, program), tables, Stdio::null())?;
         let deadline = Instant::now() + PATIENCE;
         while agent.timed(&["status"]).is_err() {
             if let Some(status) = agent.child.try_wait()? {
@@ -230,15 +240,20 @@ impl<'l> Agent<'l> {
         Ok(agent)
     }
 
-    fn configure(&self, tables: &str) -> Result<()> {
+    pub fn configure(&self, tables: &str) -> Result<()> {
         write_config(&self.folder, self.lane, tables)
     }
 
     /// Milliseconds that a command takes, from its start to its end.
-    fn timed(&self, verb: &[&str]) -> Result<f64> {
+    pub fn timed(&self, verb: &[&str]) -> Result<f64> {
         let start = Instant::now();
         self.said(verb)?;
         Ok(start.elapsed().as_secs_f64() * 1e3)
+    }
+
+    /// Its memory in bytes.
+    pub fn resident(&self) -> u64 {
+        memory(self.child.id(), "VmRSS")
     }
 
     /// A command's output.

@@ -92,7 +92,7 @@ pub fn load(
                 key = (key + 1) % KEYS;
                 client.ready().await.context("waiting for the connection")?;
                 let is_passed = match kind {
-                    Kind::Weir => {
+                    Kind::Weir | Kind::Static => {
                         let path = PathAndQuery::from_static(
                             "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit",
                         );

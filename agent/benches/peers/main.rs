@@ -1,5 +1,6 @@
-//! Decisions over HTTP beside another rate limit server: same machine, same keys, same clients, in turns. `cargo xtask
-//! bench decisions` calls it; `--quick` shortens everything.
+//! Decisions over HTTP beside another server: same machine, same keys, same clients, in turns. With `cargo xtask bench
+//! decisions` the other one is another rate limit server, with `cargo xtask bench static` the agent's static program. `--quick`
+//! shortens everything.
 
 mod grpc;
 
@@ -16,7 +17,8 @@ use testbed::measure::Series;
 use testbed::port::Port;
 use testbed::process::memory;
 
-const PART: &str = "decisions";
+/// The static program of the agent, if the agent is compared with it.
+const STATIC: &str = "WEIR_STATIC";
 /// Connections of the usual load, on two threads.
 const CONNECTIONS: usize = 16;
 /// Connections of the load over gRPC, each with one request outstanding.
@@ -54,6 +56,8 @@ struct Server {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Weir,
+    /// The static program.
+    Static,
     Throttlecrab,
 }
 
@@ -114,11 +118,18 @@ impl Load {
 }
 
 impl Kind {
-    const ALL: [Self; 2] = [Self::Weir, Self::Throttlecrab];
+    /// The compared ones, and the part of the benchmark.
+    fn compared() -> ([Self; 2], &'static str) {
+        match std::env::var_os(STATIC) {
+            Some(_) => ([Self::Weir, Self::Static], "static"),
+            None => ([Self::Weir, Self::Throttlecrab], "decisions"),
+        }
+    }
 
     const fn name(self) -> &'static str {
         match self {
             Self::Weir => "weir",
+            Self::Static => "static",
             Self::Throttlecrab => "throttlecrab-server",
         }
     }
@@ -133,11 +144,16 @@ impl Kind {
             std::env::var_os(variable).with_context(what)
         };
         let mut command = match self {
-            Self::Weir => {
+            Self::Weir | Self::Static => {
                 let config = folder.path().join("limits.toml");
                 std::fs::write(&config, config_text(folder.path(), &at, &grpc))
                     .context("writing a config")?;
-                let mut command = Command::new(program("WEIR_AGENT")?);
+                let variable = if self == Self::Static {
+                    STATIC
+                } else {
+                    "WEIR_AGENT"
+                };
+                let mut command = Command::new(program(variable)?);
                 command.arg("--config").arg(config);
                 command
             }
@@ -202,11 +218,11 @@ impl Kind {
 
     fn request(self, key: u64, allowance: Allowance) -> String {
         let (path, body) = match (self, allowance) {
-            (Self::Weir, Allowance::Load) => (
+            (Self::Weir | Self::Static, Allowance::Load) => (
                 "/v1/decide",
                 format!("{{\"limit\":\"load\",\"key\":{{\"user\":\"user-{key:07}\"}},\"cost\":1}}"),
             ),
-            (Self::Weir, Allowance::Memory) => (
+            (Self::Weir | Self::Static, Allowance::Memory) => (
                 "/v1/decide",
                 format!(
                     "{{\"limit\":\"memory\",\"key\":{{\"user\":\"user-{key:07}\"}},\"cost\":1}}"
@@ -224,7 +240,7 @@ impl Kind {
             (_, 1) => (0..KEYS)
                 .map(|key| self.request(key, Allowance::Load))
                 .collect(),
-            (Self::Weir, _) => {
+            (Self::Weir | Self::Static, _) => {
                 let one = |key| {
                     format!(
                         "{{\"limit\":\"load\",\"key\":{{\"user\":\"user-{key:07}\"}},\"cost\":1}}"
@@ -502,6 +518,7 @@ const COLUMNS: [(&str, &str); 4] = [
 
 fn main() -> Result<()> {
     let arguments = Arguments::parse();
+    let (kinds, part) = Kind::compared();
     let slice = Duration::from_millis(if arguments.quick { 200 } else { 1_000 });
     let many = if arguments.quick {
         MANY_KEYS / 20
@@ -509,17 +526,17 @@ fn main() -> Result<()> {
         MANY_KEYS
     };
 
-    let mut samples = Kind::ALL.map(|_| COLUMNS.map(|_| Vec::new()));
-    let servers = Kind::ALL
+    let mut samples = kinds.map(|_| COLUMNS.map(|_| Vec::new()));
+    let servers = kinds
         .iter()
         .map(|kind| kind.start())
         .collect::<Result<Vec<_>>>()?;
-    let mut more = Load::MORE.map(|_| Kind::ALL.map(|_| Vec::new()));
-    let mut over_grpc = Kind::ALL.map(|_| Vec::new());
-    let requests = Kind::ALL.map(|kind| kind.requests(1));
-    let arrays = Kind::ALL.map(|kind| kind.requests(ARRAY));
+    let mut more = Load::MORE.map(|_| kinds.map(|_| Vec::new()));
+    let mut over_grpc = kinds.map(|_| Vec::new());
+    let requests = kinds.map(|kind| kind.requests(1));
+    let arrays = kinds.map(|kind| kind.requests(ARRAY));
     // Who is first takes turns, too.
-    let turns = |round: usize| (0..servers.len()).map(move |nth| (nth + round) % Kind::ALL.len());
+    let turns = |round: usize| (0..servers.len()).map(move |nth| (nth + round) % kinds.len());
     for nth in turns(0) {
         servers[nth].load(slice, Load::USUAL, &requests[nth])?;
     }
@@ -551,28 +568,28 @@ fn main() -> Result<()> {
     }
     drop(servers);
     let mut series = Vec::new();
-    for (kind, samples) in Kind::ALL.iter().zip(samples) {
+    for (kind, samples) in kinds.iter().zip(samples) {
         let of_column = |((case, unit), samples): (&(&'static str, &'static str), Vec<f64>)| {
-            Series::new(PART, *case, kind.name(), unit).with(samples)
+            Series::new(part, *case, kind.name(), unit).with(samples)
         };
         series.extend(COLUMNS.iter().zip(samples).map(of_column));
     }
     for ((case, _), samples) in Load::MORE.iter().zip(more) {
         let of = |(kind, samples): (&Kind, Vec<f64>)| {
-            Series::new(PART, *case, kind.name(), COLUMNS[1].1).with(samples)
+            Series::new(part, *case, kind.name(), COLUMNS[1].1).with(samples)
         };
         series.extend(
-            Kind::ALL
+            kinds
                 .iter()
                 .zip(samples)
                 .filter(|(_, samples)| !samples.is_empty())
                 .map(of),
         );
     }
-    for (kind, samples) in Kind::ALL.iter().zip(over_grpc) {
-        series.push(Series::new(PART, OVER_GRPC, kind.name(), COLUMNS[1].1).with(samples));
+    for (kind, samples) in kinds.iter().zip(over_grpc) {
+        series.push(Series::new(part, OVER_GRPC, kind.name(), COLUMNS[1].1).with(samples));
     }
-    for kind in Kind::ALL {
+    for kind in kinds {
         let server = kind.start()?;
         server.fill(KEYS)?;
         let resident = || memory(server.child.id(), "VmRSS") as f64;
@@ -581,7 +598,7 @@ fn main() -> Result<()> {
         let grown = resident();
         series.push(
             Series::new(
-                PART,
+                part,
                 format!("with {many} keys"),
                 kind.name(),
                 "MB resident",
@@ -589,7 +606,7 @@ fn main() -> Result<()> {
             .with(vec![grown / 1e6]),
         );
         let each = (grown - before) / (many - KEYS) as f64;
-        series.push(Series::new(PART, "each further key", kind.name(), "bytes").with(vec![each]));
+        series.push(Series::new(part, "each further key", kind.name(), "bytes").with(vec![each]));
     }
     testbed::measure::write(&arguments.out, &series)
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use nix::sys::signal::Signal;
 use testbed::delay::delayed;
-use testbed::fleet::{Host, KEYS, Spread, windows};
+use testbed::fleet::{Host, KEYS, Spread, passed_during, windows};
 use testbed::redis::Redis;
 use testbed::tests;
 use testbed::trials::Test;
@@ -51,7 +51,7 @@ fn windows_hold_above(
     let events = |fleet: &[Host]| expected = events(fleet);
     let outcomes = windows::measure_during(url, HOSTS, Spread::Even, WINDOW, time, events);
     for outcome in outcomes {
-        eprintln!("{what}: {outcome:?}");
+        eprintln!("{outcome:?}");
         let windows::Outcome {
             algorithm,
             most,
@@ -59,6 +59,8 @@ fn windows_hold_above(
             gone,
             ..
         } = outcome;
+        let event = format!("{algorithm}: {what}; most in a window");
+        passed_during(&event, most, windows::COUNT);
         // On a busy machine a host is away for a lease once more, and has a share of its own meanwhile.
         let own = (gone.saturating_sub(expected) * windows::COUNT as usize / HOSTS) as u64;
         assert!(
@@ -73,19 +75,24 @@ fn windows_hold_above(
 /// A window begins while no host has the store.
 fn windows_hold_while_the_store_is_away() {
     let redis = Redis::start(&[]);
-    windows_hold("a store away for 5 s", &redis.url(), 3 * WINDOW, |_| {
-        wait_until_left(AWAY / 2);
-        redis.hang();
-        thread::sleep(AWAY);
-        redis.go_on();
-        HOSTS
-    });
+    windows_hold(
+        "a window begins while the store is away for 5 s",
+        &redis.url(),
+        3 * WINDOW,
+        |_| {
+            wait_until_left(AWAY / 2);
+            redis.hang();
+            thread::sleep(AWAY);
+            redis.go_on();
+            HOSTS
+        },
+    );
 }
 
 fn windows_hold_while_the_store_stalls() {
     let redis = Redis::start(&[]);
     let time = 2 * WINDOW + WINDOW / 2;
-    windows_hold("a store away for 2 s in 3", &redis.url(), time, |_| {
+    windows_hold("the store is away for 2 s in 3", &redis.url(), time, |_| {
         let (start, mut times) = (Instant::now(), 0);
         while start.elapsed() < time {
             redis.hang();
@@ -101,7 +108,7 @@ fn windows_hold_while_the_store_stalls() {
 fn windows_hold_while_a_host_stands_still() {
     let redis = Redis::start(&[]);
     windows_hold(
-        "a host stopped for 5 s",
+        "a host stands still for 5 s",
         &redis.url(),
         3 * WINDOW,
         |fleet| {
@@ -128,7 +135,7 @@ fn windows_hold_while_the_store_is_far_away() {
     let redis = Redis::start(&[]);
     windows_hold_above(
         1,
-        "180 ms to the store",
+        "180 ms to the store, and 180 ms back",
         &far_away(&redis),
         2 * WINDOW,
         |_| 0,
@@ -142,7 +149,11 @@ fn a_bucket_holds_while_the_store_is_far_away() {
     let redis = Redis::start(&[]);
     let (passed, time) = bucket_in_pulses((RATE, BURST), &far_away(&redis), &[(0, 10_000)]);
     let limit = BURST + (RATE as f64 * time.as_secs_f64()) as u64;
-    eprintln!("180 ms to the store: {passed} of {limit}");
+    passed_during(
+        "token-bucket: 180 ms to the store, and 180 ms back",
+        passed,
+        limit,
+    );
     assert!(passed <= limit * 11 / 10, "{passed} of {limit}");
     assert!(passed >= 4 * BURST, "{passed} of {limit}");
 }
@@ -156,7 +167,8 @@ fn a_bucket_holds_when_demand_comes_in_pulses() {
     let pulses: Vec<_> = (0..9).map(|nth| (nth * 2_000, 200)).collect();
     let (passed, time) = bucket_in_pulses((RATE, BURST), &redis.url(), &pulses);
     let limit = BURST + (RATE as f64 * time.as_secs_f64()) as u64;
-    eprintln!("pulses: {passed} of {limit}");
+    let event = "token-bucket: demand on four hosts for 0.2 s in 2 s; each has the burst before the first exchange";
+    passed_during(event, passed, limit);
     assert!(passed <= limit * 11 / 10 + 3 * BURST, "{passed} of {limit}");
     assert!(passed >= 4 * BURST, "{passed} of {limit}");
 }

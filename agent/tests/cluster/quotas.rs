@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 use serde_json::Value;
-use testbed::fleet::{Asker, Host, KEYS, RATE, Spread, drive};
+use testbed::fleet::{Asker, Host, KEYS, RATE, Spread, drive, passed_during};
 use testbed::redis::Redis;
 use testbed::tests;
 use testbed::trials::Test;
@@ -148,6 +148,8 @@ fn a_used_up_quota_survives_joins_and_restarts() {
         }
         let total: u64 = passed.iter().sum();
         eprintln!("{algorithm}: {passed:?}");
+        let event = format!("{algorithm}: a second host joins; kills and restarts of both");
+        passed_during(&event, total, N);
         assert!(
             total as f64 <= most(&redis, begun),
             "{algorithm}: {passed:?}"
@@ -183,6 +185,8 @@ fn a_used_up_quota_survives_the_end_of_all_hosts() {
             std::slice::from_ref(&second),
         );
         passed += exhaust(&second);
+        let event = format!("all hosts end by {signal}, and another one joins");
+        passed_during(&event, passed, N);
         assert!(passed as f64 <= most(&redis, begun), "{signal}: {passed}");
     }
 }
@@ -210,10 +214,9 @@ fn a_used_up_quota_survives_an_emptied_store() {
     joined(&fleet, 2);
     settle(std::slice::from_ref(&redis), &fleet);
     passed.extend(fleet.iter().map(exhaust));
-    assert!(
-        passed.iter().sum::<u64>() as f64 <= most(&redis, begun),
-        "{passed:?}"
-    );
+    let total: u64 = passed.iter().sum();
+    passed_during("the store is emptied twice, and a host restarts", total, N);
+    assert!(total as f64 <= most(&redis, begun), "{passed:?}");
 }
 
 /// A host without a state file finds the empty store first: its secret must not make the others forget their keys.
@@ -239,11 +242,14 @@ fn a_new_host_in_an_emptied_store_resets_no_quota() {
     joined(&fleet, 2);
     passed.extend(fleet.iter().map(exhaust));
     eprintln!("a new host in an emptied store: {passed:?}");
-    assert_ne!(secret(), new, "the fleet's secret was not restored");
-    assert!(
-        passed.iter().sum::<u64>() as f64 <= most(&redis, begun),
-        "{passed:?}"
+    let total: u64 = passed.iter().sum();
+    passed_during(
+        "a host without a state file joins an emptied store first",
+        total,
+        N,
     );
+    assert_ne!(secret(), new, "the fleet's secret was not restored");
+    assert!(total as f64 <= most(&redis, begun), "{passed:?}");
 }
 
 fn a_reload_of_the_cluster_resets_no_quota() {
@@ -264,10 +270,10 @@ fn a_reload_of_the_cluster_resets_no_quota() {
         joined(&fleet, 1);
         passed.push(exhaust(&fleet[0]));
     }
-    assert!(
-        passed.iter().sum::<u64>() as f64 <= most(&redis, begun),
-        "{passed:?}"
-    );
+    let total: u64 = passed.iter().sum();
+    let event = "reloads of `when_store_is_down`, `max_hot_keys`, `sync`, `share_bans`";
+    passed_during(event, total, N);
+    assert!(total as f64 <= most(&redis, begun), "{passed:?}");
 }
 
 /// Redis' default at `maxmemory`: writes that need memory are errors.
@@ -330,7 +336,8 @@ fn a_full_store_multiplies_no_quota() {
     assert_eq!(redis.cli(&["config", "set", "maxmemory", "0"]), "OK");
     joined(&fleet, 4);
     let passed = passed + ask_all(&fleet, Duration::from_secs(3));
-    eprintln!("with memory again: {passed} of {N}");
+    let event = "the store has no memory left (`maxmemory`, `noeviction`) for 5 s, four hosts";
+    passed_during(event, passed, N);
     assert!(passed as f64 <= most(&redis, begun), "{passed}");
 }
 
@@ -346,7 +353,8 @@ fn a_full_store_grants_no_share_twice() {
     }
     fill(&redis);
     let outcome = drive(&fleet, Spread::Even, 10.0, Duration::from_secs(6));
-    eprintln!("{outcome:?}: {:+.1} %", 100.0 * outcome.error());
+    let event = "the same for 6 s, `cluster = \"shares\"`";
+    passed_during(event, outcome.passed, outcome.limit.round());
     assert!(outcome.error() <= 0.1, "{outcome:?}");
     assert!(outcome.passed > 0);
 }
@@ -374,7 +382,7 @@ fn hosts_with_other_syncs_are_not_removed() {
     let gone = fleet[2].times_gone();
     assert!(least == 3 || least == 2 && gone > 0, "{least}, {gone}");
     let passed = ask_all(&fleet, Duration::from_secs(10));
-    eprintln!("syncs of 100 ms and 3 s: {passed} of {N}");
+    passed_during("syncs of 100 ms and 3 s in one cluster", passed, N);
     assert!(passed as f64 <= most(&redis, begun), "{passed}");
 }
 
@@ -397,8 +405,8 @@ fn a_used_up_quota_survives_in_a_cluster_of_stores() {
     joined(&fleet, 2);
     settle(&nodes, &fleet);
     passed.push(exhaust(&fleet[0]));
-    assert!(
-        passed.iter().sum::<u64>() as f64 <= most(&nodes[0], begun),
-        "{passed:?}"
-    );
+    let total: u64 = passed.iter().sum();
+    let event = "Redis Cluster of two masters: a second host joins, the first one is killed";
+    passed_during(event, total, N);
+    assert!(total as f64 <= most(&nodes[0], begun), "{passed:?}");
 }

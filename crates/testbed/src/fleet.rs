@@ -13,6 +13,14 @@ use crate::program;
 use crate::wait::PATIENCE;
 use serde_json::Value;
 
+/// The beginning of the lines of [`passed_during`].
+const DURING: &str = "passed during an event: ";
+
+/// Prints what passed of a limit during an event, for the table of `cargo xtask accuracy`.
+pub fn passed_during(event: &str, passed: impl std::fmt::Display, limit: impl std::fmt::Display) {
+    println!("{DURING}| {event} | {passed} | {limit} |");
+}
+
 /// The limit that the fleet shares.
 pub const LIMIT: &str = "together";
 
@@ -330,12 +338,15 @@ pub enum Spread {
     Skewed,
     /// All demand on one host at a time, for some seconds.
     Moving,
+    /// All demand on one host at a time, for less than a sync.
+    Hopping,
     /// All demand on the first host.
     One,
 }
 
-/// The seconds for which one host has all demand.
-const MOVES_AFTER_SECONDS: u64 = 5;
+/// The time for which one host has all demand.
+const MOVES_AFTER: Duration = Duration::from_secs(5);
+const HOPS_AFTER: Duration = Duration::from_millis(50);
 
 /// The method by which hosts share a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -373,13 +384,16 @@ impl Spread {
 
     /// A host's part of all demand, this long after the start.
     fn part(self, host: usize, hosts: usize, after: Duration) -> f64 {
+        let all_by_turns = |each: Duration| {
+            let turn = (after.as_nanos() / each.as_nanos()) as usize;
+            f64::from(u8::from(turn % hosts == host))
+        };
         match self {
             Self::Even => 1.0 / hosts as f64,
             Self::Skewed if host == 0 => 0.9,
             Self::Skewed => 0.1 / (hosts - 1) as f64,
-            Self::Moving => f64::from(u8::from(
-                (after.as_secs() / MOVES_AFTER_SECONDS) as usize % hosts == host,
-            )),
+            Self::Moving => all_by_turns(MOVES_AFTER),
+            Self::Hopping => all_by_turns(HOPS_AFTER),
             Self::One => f64::from(u8::from(host == 0)),
         }
     }
@@ -390,7 +404,10 @@ impl std::fmt::Display for Spread {
         formatter.write_str(match self {
             Self::Even => "even",
             Self::Skewed => "90:10",
-            Self::Moving => return write!(formatter, "moving every {MOVES_AFTER_SECONDS} s"),
+            Self::Moving => return write!(formatter, "moving every {} s", MOVES_AFTER.as_secs()),
+            Self::Hopping => {
+                return write!(formatter, "moving every {} ms", HOPS_AFTER.as_millis());
+            }
             Self::One => "on one host",
         })
     }

@@ -488,6 +488,34 @@ pub fn of_decisions(figures: &Figures) -> Vec<Aim> {
         .collect()
 }
 
+/// Aims on the static program: of the one with the system's C library.
+pub fn of_builds(figures: &Figures) -> Vec<Aim> {
+    const PART: &str = "static";
+    let cases = figures
+        .0
+        .iter()
+        .filter(|series| series.part == PART && series.by == WEIR);
+    let bounds = cases.filter_map(|series| {
+        let bound = match series.unit.as_str() {
+            "decisions a second" => Bound::AtLeast(0.97),
+            // Of one start, and of what waits for a timer.
+            "bytes" | "µs to the answer" => return None,
+            _ => Bound::AtMost(1.03),
+        };
+        Some((series.case.as_str(), bound))
+    });
+    bounds
+        .map(|(case, bound)| {
+            aim(
+                PART,
+                format!("static program, {case}: of the one with the system's C library"),
+                bound,
+                figures.ratio(PART, (case, "static"), (case, WEIR)),
+            )
+        })
+        .collect()
+}
+
 /// The rows of a table.
 pub fn rows(aims: &[Aim]) -> Vec<Vec<String>> {
     let mut rows = vec![

@@ -36,6 +36,9 @@ pub enum Part {
     /// Fair limits before a UDP server and nginx, beside limits with the best number; writes a section of docs/guides/fair.md and its
     /// plots. Only if it is named.
     Fair,
+    /// The static program of a release beside the one with the system's C library, both as `cargo xtask package` optimizes. Only if
+    /// it is named.
+    Static,
 }
 
 impl Part {
@@ -56,6 +59,7 @@ impl Part {
             Self::Cpus => "cpus",
             Self::Growth => "growth",
             Self::Fair => "fair",
+            Self::Static => "static",
         }
     }
 
@@ -92,6 +96,7 @@ impl Part {
             Self::Cpus | Self::Growth => (2, 15),
             // A round takes a quarter of an hour.
             Self::Fair => (1, 3),
+            Self::Static => (2, 11),
         }
     }
 }

@@ -9,12 +9,13 @@ use anyhow::{Context as _, Result, ensure};
 use clap::ValueEnum as _;
 
 use super::build::{self, Profile};
-use super::{measured, rest, setup};
+use super::{dist, measured, rest, setup};
 use crate::bench::document::{self, Run};
 use crate::bench::figures::Figures;
 use crate::bench::part::Part;
 use crate::bench::{aims, fair, growth, machine, machines, programs, table};
 use crate::cargo_tools::THROTTLECRAB;
+use crate::toolchain::Toolchain;
 use crate::tools::{Detail, Group};
 use crate::workspace::{self, Workspace};
 use crate::{cleanup, process};
@@ -120,8 +121,12 @@ pub fn run(arguments: &Arguments) -> Result<()> {
             }
             _ => {}
         }
-        let out = bench.measure(*part, arguments)?;
-        figures.read(&out)?;
+        let outs = if *part == Part::Static {
+            bench.compare_builds(&toolchain, arguments)?
+        } else {
+            vec![bench.measure(*part, arguments)?]
+        };
+        outs.iter().try_for_each(|out| figures.read(out))?;
         if *part == Part::Fair {
             return bench.report_fair(&figures, arguments);
         }
@@ -144,6 +149,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let reached: Vec<_> = aims::all(&figures)
         .into_iter()
         .chain(aims::of_decisions(&figures))
+        .chain(aims::of_builds(&figures))
         .chain(fair::aims(&figures))
         .filter(|aim| aim.measured.is_some())
         .collect();
@@ -217,6 +223,29 @@ impl Bench {
         }
         process::run(&mut bench).with_context(|| format!("measuring: {}", part.name()))?;
         Ok(out)
+    }
+
+    /// Builds the static program as the other one is, and measures both in turns; returns the paths of the figures.
+    fn compare_builds(&self, toolchain: &Toolchain, arguments: &Arguments) -> Result<Vec<PathBuf>> {
+        let program = dist::for_this_machine(&self.workspace, toolchain, &self.object)?;
+        let (quickly, well) = Part::Static.rounds();
+        let rounds = arguments
+            .rounds
+            .unwrap_or(if arguments.quick { quickly } else { well })
+            .to_string();
+        let run = |name: &str, words: &[&str]| -> Result<PathBuf> {
+            let out = self.folder.join(format!("static-{name}.json"));
+            let mut bench = self.cargo_bench(name, arguments.quick);
+            bench.env("WEIR_STATIC", &program).arg("--").args(words);
+            bench.args(["--rounds", &rounds, "--out"]).arg(&out);
+            process::run(&mut bench).with_context(|| format!("measuring: static, {name}"))?;
+            Ok(out)
+        };
+        let quick: &[&str] = if arguments.quick { &["--quick"] } else { &[] };
+        Ok(vec![
+            run("edge", &[Part::Static.name()])?,
+            run("peers", quick)?,
+        ])
     }
 
     /// Prints the table of fair limits, and writes their section and plots: into the guide if all rows were measured on a quiet

@@ -10,12 +10,14 @@ use anyhow::{Context as _, Result, bail, ensure};
 
 use super::build;
 use super::setup;
+use crate::apt::Apt;
 use crate::architecture::Architecture;
 use crate::cargo_tools::{AUDITABLE, CYCLONEDX, DEB, GENERATE_RPM};
 use crate::dist::{self, BuildInfo, Compilation, Image, Source, Speed, TARGETS, Target};
 use crate::package::{deb_check, files, lint, rpm_check};
 use crate::process;
 use crate::python::ZIGBUILD;
+use crate::toolchain::Toolchain;
 use crate::tools::Detail;
 use crate::vm::{Release, try_archive};
 use crate::workspace::Workspace;
@@ -122,6 +124,24 @@ fn try_programs(released: &Path, targets: &[&Target]) -> Result<()> {
     Ok(())
 }
 
+/// Builds the static program for this machine, optimized as a package of its own is.
+pub fn for_this_machine(tree: &Workspace, toolchain: &Toolchain, object: &Path) -> Result<PathBuf> {
+    let workspace = Workspace {
+        root: tree.root.clone(),
+        target: tree.target.join("static"),
+    };
+    let compilation = Compilation {
+        workspace: &workspace,
+        toolchain,
+        object,
+        source: &Source::checked_out(&tree.root, true)?,
+        zigbuild: &ZIGBUILD.ensure(&mut Apt::default())?,
+        auditable: &AUDITABLE.ensure(Detail::Changes)?,
+        speed: Speed::Thin,
+    };
+    compilation.agent(Target::find(std::env::consts::ARCH)?)
+}
+
 /// Builds in another folder from nothing, with the options of the release.
 fn verify(tree: &Workspace, source: &Source, released: &Path) -> Result<()> {
     let record = released.join(BuildInfo::name(VERSION));
@@ -191,7 +211,7 @@ fn build_into(
     // The folders of registries get other names in programs; they are there once the crates are.
     process::run(workspace.cargo().args(["fetch", "--locked", "--quiet"]))?;
     let object = build::objects(&workspace, &toolchain)?;
-    let zigbuild = ZIGBUILD.ensure(&mut crate::apt::Apt::default())?;
+    let zigbuild = ZIGBUILD.ensure(&mut Apt::default())?;
     let auditable = AUDITABLE.ensure(Detail::Changes)?;
     let compilation = Compilation {
         workspace: &workspace,

@@ -25,9 +25,14 @@ pub fn measure(workspace: &Workspace, mut bench: Command, place: &Place) -> Resu
     if !output.status.success() {
         bail!("`cargo bench` ended with {}", output.status);
     }
+    write(workspace, &table, place)
+}
+
+/// Writes a table into its document.
+pub fn write(workspace: &Workspace, table: &str, place: &Place) -> Result<()> {
     let path = workspace.root.join(place.document);
     let text = fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
-    let text = replaced(&text, &table, place.marks)
+    let text = replaced(&text, table, place.marks)
         .with_context(|| format!("{} has no place for the table", place.document))?;
     fs::write(&path, text).with_context(|| format!("writing {}", path.display()))
 }

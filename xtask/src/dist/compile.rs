@@ -20,6 +20,8 @@ use crate::workspace::{Workspace, host_cargo};
 pub enum Speed {
     /// As for a release.
     Full,
+    /// As for the package of one's own machine: faster to build.
+    Thin,
     /// Not optimized, for trying `dist` itself.
     Quick,
 }
@@ -29,6 +31,7 @@ impl Speed {
     pub fn profile(self) -> &'static str {
         match self {
             Self::Full => "packaged",
+            Self::Thin => "release",
             Self::Quick => "dev",
         }
     }
@@ -36,7 +39,7 @@ impl Speed {
     /// The folder of the profile's programs.
     fn folder(self) -> &'static str {
         match self {
-            Self::Full => self.profile(),
+            Self::Full | Self::Thin => self.profile(),
             Self::Quick => "debug",
         }
     }
@@ -96,6 +99,9 @@ impl Compilation<'_> {
         let bytes =
             std::fs::read(&agent).with_context(|| format!("reading {}", agent.display()))?;
         check_static(&bytes).with_context(|| format!("checking {}", agent.display()))?;
+        if target.is_native() {
+            check_allocator(&agent)?;
+        }
         let crates = audit::check(&bytes, "agent", env!("CARGO_PKG_VERSION"))
             .with_context(|| format!("checking {}", agent.display()))?;
         println!(
@@ -135,6 +141,8 @@ impl Compilation<'_> {
             .env("SOURCE_DATE_EPOCH", self.source.time.to_string())
             .env("WEIR_COMMIT", self.source.short_commit())
             .env("WEIR_EBPF_OBJECT", self.object)
+            // jemalloc's pages are those of the kernel, or larger: kernels for arm64 may have 64 KiB.
+            .env("JEMALLOC_SYS_WITH_LG_PAGE", target.log_page)
             // Of the cargo that runs this program.
             .env_remove("CARGO_MANIFEST_DIR");
     }
@@ -163,6 +171,23 @@ fn check_static(bytes: &[u8]) -> Result<()> {
             .iter()
             .all(|segment| segment.p_type(endian) != elf::PT_INTERP),
         "the program is not static"
+    );
+    Ok(())
+}
+
+/// Checks that the allocator has read the options in the program.
+fn check_allocator(agent: &Path) -> Result<()> {
+    const OPTION: &str = "opt.narenas: 4";
+    let output = Command::new(agent)
+        .arg("--version")
+        .env("_RJEM_MALLOC_CONF", "stats_print:true")
+        .output()
+        .with_context(|| format!("starting {}", agent.display()))?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure!(
+        said.contains(OPTION),
+        "{} ignores the options in agent/src/allocator.rs: its allocator does not print {OPTION:?}",
+        agent.display()
     );
     Ok(())
 }

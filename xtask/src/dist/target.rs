@@ -12,6 +12,8 @@ pub struct Target {
     pub architecture: &'static str,
     /// The Open Container Initiative's name of the architecture, and Debian's.
     pub go: &'static str,
+    /// The binary logarithm of the largest page that kernels have.
+    pub log_page: &'static str,
 }
 
 /// All targets of a release.
@@ -20,11 +22,13 @@ pub static TARGETS: [Target; 2] = [
         triple: "x86_64-unknown-linux-musl",
         architecture: "x86_64",
         go: "amd64",
+        log_page: "12",
     },
     Target {
         triple: "aarch64-unknown-linux-musl",
         architecture: "aarch64",
         go: "arm64",
+        log_page: "16",
     },
 ];
 

@@ -78,8 +78,29 @@ pub(super) fn alone(name: &Path, objects: &[Object]) -> Result<Config, FleetErro
         texts: &texts,
     };
     let merged = rollout::merge::merge(name, HOST, [part]).map_err(wrong)?;
-    let loaded = config::parse(name, &merged.text).map_err(wrong)?;
+    let loaded = config::parse(name, &merged.text);
+    let loaded =
+        loaded.map_err(|report| in_objects(name, objects).unwrap_or_else(|| wrong(report)))?;
     Ok(loaded.config)
+}
+
+/// The errors of the first object that has some, at their positions in it.
+fn in_objects(name: &Path, objects: &[Object]) -> Option<FleetError> {
+    if let [object] = objects {
+        let report = config::parse(name, &format!("{}\n{HOST}", object.text));
+        return report.err().map(wrong);
+    }
+    objects.iter().find_map(|object| {
+        let others = objects.iter().filter(|other| other.name != object.name);
+        let texts = [object].into_iter().chain(others);
+        let texts: Vec<&str> = texts.map(|object| object.text.as_str()).collect();
+        let file = name.join(&object.name);
+        let report = config::parse(&file, &format!("{}\n{HOST}", texts.join("\n"))).err()?;
+        let last = object.text.lines().count();
+        let errors = report.errors.iter().filter(|error| error.line <= last);
+        let errors: Vec<String> = errors.map(|error| format!("error: {error}")).collect();
+        (!errors.is_empty()).then(|| wrong(errors.join("\n")))
+    })
 }
 
 #[cfg(test)]
@@ -115,6 +136,26 @@ mod tests {
             panic!("it cannot be read");
         };
         assert_eq!(objects, [Object::new(RULES, limit("all"))]);
+    }
+
+    #[test]
+    fn errors_have_their_position_in_the_publishers_file() {
+        let limit = |name: &str, rate: &str| {
+            let text = format!("# A comment.\n[[limit]]\nname = {name:?}\nrate = {rate:?}\n");
+            Object::new(format!("limits/{name}.toml"), text)
+        };
+        let said = |objects: &[Object]| match alone(Path::new("rules"), objects) {
+            Err(FleetError::Usage(said)) => said,
+            _ => panic!("it is valid"),
+        };
+        let file = said(&[limit("web", "x")]);
+        assert!(file.contains("rules:4:8"), "{file}");
+        let folder = said(&[limit("dns", "9/s"), limit("web", "x")]);
+        assert!(
+            folder.starts_with("error: rules/limits/web.toml:4:8: "),
+            "{folder}"
+        );
+        assert_eq!(folder.lines().count(), 1);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! `weir fleet publish` and `weir fleet abort`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::time::SystemTime;
 
@@ -103,6 +103,18 @@ fn predicted(
     rules: &Config,
     stream: &mut Stream,
 ) -> Result<BTreeMap<String, Share>, FleetError> {
+    let of_packets = rules.limits.iter().map(|limit| &limit.name);
+    let of_requests = rules.decide.limits.iter().map(|limit| &limit.name);
+    let limits: BTreeSet<&String> = of_packets.chain(of_requests).collect();
+    for (unknown, _) in release
+        .expect
+        .iter()
+        .filter(|(name, _)| !limits.contains(name))
+    {
+        eprintln!(
+            "warning: --expect {unknown}: the rules have no limit of this name, so that it applies to one of the hosts' own files"
+        );
+    }
     let expect = release.expect.iter().cloned();
     if release.records.record.is_empty() {
         return Ok(expect.collect());

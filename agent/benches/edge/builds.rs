@@ -1,6 +1,6 @@
 //! The agent's static program beside the one with the system's C library, in turns.
 
-use std::path::PathBuf;
+use std::path::Path;
 
 use anyhow::{Context as _, Result};
 use testbed::measure::Series;
@@ -54,7 +54,7 @@ pub fn run(rounds: usize, only: &str) -> Result<Vec<Series>> {
 }
 
 /// A sample of each case.
-fn one_round(lane: &Lane, program: &PathBuf) -> Result<[(&'static str, f64); 4]> {
+fn one_round(lane: &Lane, program: &Path) -> Result<[(&'static str, f64); 4]> {
     let agent = Agent::with_a_million_sources(lane, program)?;
     let top = median((0..EACH).map(|_| agent.timed(&TOP)))?;
     let with_sources = agent.resident();

@@ -353,7 +353,7 @@ fn a_full_store_grants_no_share_twice() {
     }
     fill(&redis);
     let outcome = drive(&fleet, Spread::Even, 10.0, Duration::from_secs(6));
-    let event = "the same for 6 s, `cluster = \"shares\"`";
+    let event = "the store has no memory left for 6 s, four hosts, `cluster = \"shares\"`";
     passed_during(event, outcome.passed, outcome.limit.round());
     assert!(outcome.error() <= 0.1, "{outcome:?}");
     assert!(outcome.passed > 0);

@@ -68,19 +68,15 @@ Copyright: The LLVM Project Developers
 License: Apache-2.0 with LLVM exception
 Comment: Unwinding of the stack.
 
-Files: vendor/tikv-jemalloc-sys-*/jemalloc/*
-Copyright: 2002-present Jason Evans
- 2007-2012 Mozilla Foundation
- 2009-present Facebook, Inc.
-License: BSD-2-Clause
-Comment: The allocator.
-
 Files: vendor/zig/lib/compiler_rt/*
 Copyright: Zig contributors
 License: MIT
 Comment: Functions that the compiler's code calls.
 ";
-const STATIC_LICENSES: [&str; 3] = ["BSD-2-Clause", "MIT", LLVM];
+const STATIC_LICENSES: [&str; 2] = ["MIT", LLVM];
+
+/// Libraries in crates whose license the crate does not name: crate, folder in it, license.
+const BUNDLED: [(&str, &str, &str); 1] = [("tikv-jemalloc-sys", "jemalloc", "BSD-2-Clause")];
 
 /// A linked crate.
 struct Crate {
@@ -137,11 +133,17 @@ fn linked(workspace: &Workspace, target: &str) -> Result<Vec<Crate>> {
             continue;
         }
         let folder = package.manifest_path.parent().unwrap_or(Path::new("/"));
+        let mut license = package
+            .license
+            .with_context(|| format!("{title} names no license in its Cargo.toml"))?;
+        let mut files = files_in(folder)?;
+        for (_, library, its) in BUNDLED.iter().filter(|(name, ..)| *name == package.name) {
+            license = format!("({license}) AND {its}");
+            files.extend(files_in(&folder.join(library))?);
+        }
         crates.push(Crate {
-            license: package
-                .license
-                .with_context(|| format!("{title} names no license in its Cargo.toml"))?,
-            files: files_in(folder)?,
+            license,
+            files,
             name: package.name,
             version: package.version,
             authors: package.authors,

@@ -45,7 +45,7 @@ fn main() {
             "| {kept} | {hosts} | {spread} | {:.1} | {} | {} | {:.0} | {error:+.1} % |",
             outcome.seconds, outcome.wanted, outcome.passed, outcome.limit
         );
-        // Demand that moves within a sync gets less: CLUSTER.md states how much.
+        // Demand that moves within a sync gets less: the row shows how much.
         is_off |= error > 10.0 || error < -10.0 && spread != Spread::Hopping;
     }
     println!();

@@ -321,7 +321,7 @@ mod tests {
         assert!(stream.report(&counted).is_err());
         stream.abort(2, "abort").unwrap();
         assert_eq!(stream.aborted(), Ok(vec![1, 2]));
-        // What another writer has made larger is not parsed.
+        // A larger index of another writer is not parsed.
         let text = format!("head = 1\ndigest = \"\"\n#{}\n", "x".repeat(LARGEST_INDEX));
         fs::write(folder.path().join("web/index"), text).unwrap();
         assert!(matches!(stream.aborted(), Err(StoreError::Invalid { .. })));

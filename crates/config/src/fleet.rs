@@ -131,13 +131,13 @@ fn check(read: &Located<'_, FleetRules>, problems: &mut Problems) {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use std::path::Path;
 
-    const KEY: &str = "RWQf6LRCGA9i53mlYecO4IzT51TGPpvWucNSCh1CBM0QTaLn73Y7GFO3";
+    pub(crate) const KEY: &str = "RWQf6LRCGA9i53mlYecO4IzT51TGPpvWucNSCh1CBM0QTaLn73Y7GFO3";
 
-    fn parse(lines: &str) -> Result<crate::Loaded, crate::report::Report> {
+    pub(crate) fn parse(lines: &str) -> Result<crate::Loaded, crate::report::Report> {
         let text = format!("[agent]\ninterfaces = [\"eth0\"]\n[fleet]\n{lines}");
         crate::parse(Path::new("limits.toml"), &text)
     }

@@ -85,14 +85,7 @@ pub(super) fn check(
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
-    const KEY: &str = "RWQf6LRCGA9i53mlYecO4IzT51TGPpvWucNSCh1CBM0QTaLn73Y7GFO3";
-
-    fn parse(lines: &str) -> Result<crate::Loaded, crate::report::Report> {
-        let text = format!("[agent]\ninterfaces = [\"eth0\"]\n[fleet]\n{lines}");
-        crate::parse(Path::new("limits.toml"), &text)
-    }
+    use crate::fleet::tests::{KEY, parse};
 
     /// The fleet's own stream.
     fn own() -> String {

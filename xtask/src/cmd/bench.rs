@@ -40,6 +40,15 @@ pub struct Arguments {
     render: Option<PathBuf>,
 }
 
+impl Arguments {
+    /// How often each in a part takes its turn.
+    fn rounds_of(&self, part: Part) -> usize {
+        let (quickly, well) = part.rounds();
+        self.rounds
+            .unwrap_or(if self.quick { quickly } else { well })
+    }
+}
+
 /// The requirements of the parts.
 struct Bench {
     workspace: Workspace,
@@ -180,10 +189,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
 impl Bench {
     /// Measures one part; returns the path of its figures.
     fn measure(&self, part: Part, arguments: &Arguments) -> Result<PathBuf> {
-        let (quickly, well) = part.rounds();
-        let rounds = arguments
-            .rounds
-            .unwrap_or(if arguments.quick { quickly } else { well });
+        let rounds = arguments.rounds_of(part);
         let out = self.folder.join(part.name()).with_extension("json");
         let mut bench = match part {
             Part::Decisions => {
@@ -228,11 +234,7 @@ impl Bench {
     /// Builds the static program as the other one is, and measures both in turns; returns the paths of the figures.
     fn compare_builds(&self, toolchain: &Toolchain, arguments: &Arguments) -> Result<Vec<PathBuf>> {
         let program = dist::for_this_machine(&self.workspace, toolchain, &self.object)?;
-        let (quickly, well) = Part::Static.rounds();
-        let rounds = arguments
-            .rounds
-            .unwrap_or(if arguments.quick { quickly } else { well })
-            .to_string();
+        let rounds = arguments.rounds_of(Part::Static).to_string();
         let run = |name: &str, words: &[&str]| -> Result<PathBuf> {
             let out = self.folder.join(format!("static-{name}.json"));
             let mut bench = self.cargo_bench(name, arguments.quick);

@@ -109,7 +109,7 @@ fn bad_rules_reach_the_canary_only_and_are_rolled_back() {
     }
     let status = fleet.status();
     assert_eq!(status["effective"]["1"], HOSTS, "{status}");
-    // What is expected to be refused is healthy.
+    // Expected refusals are healthy.
     let published = fleet.publish(&rules("1/h"), &["--expect", "web=95%"]);
     let (canary, _) = canary_of(&published, &hosts);
     canary.until("on trial", |rules| {

@@ -139,7 +139,7 @@ pub fn rules_that_a_team_may_not_set_change_nothing() {
     assert!(refusal.contains("bake of 2h is longer"), "{refusal}");
     assert_eq!(host.events("rules-tried").len(), 2);
     assert_eq!(host.rules()["refusals"], 0);
-    // What the team may set is taken after that, and the fleet sets no limits of teams.
+    // Rules within the team's rights are taken after that, and the fleet sets no limits of teams.
     team.publish_to(1, &team, &api, &[]);
     host.until_stream(TEAM, "held", is_held(2 + count));
     assert_eq!(rates(&host), both("1000/s", "9/s"));
@@ -208,7 +208,7 @@ pub fn rules_of_a_team_are_aborted_beside_the_trial_of_the_fleet() {
     assert_eq!(rates(&host), both("2000/s", "500/s"));
     // Rules that wait are not on trial: each stream's first ones were, and those of the fleet are.
     assert_eq!(host.events("rules-tried").len(), 3);
-    // What is aborted leaves at once, and what is on trial stays.
+    // Aborted rules leave at once, and those on trial stay.
     team.abort("complaints");
     host.until_stream(TEAM, "aborted", |rules| rules["state"] == "stopped");
     assert_eq!(rates(&host), both("2000/s", "500/s"));

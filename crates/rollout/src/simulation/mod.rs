@@ -1,6 +1,6 @@
 //! A thousand hosts with the real state machine on one store, on simulated clocks.
 //!
-//! Who would break which promise was written down first; the world plays each of them:
+//! The promises, and their adversaries in this world:
 //!
 //! | promise | who breaks it |
 //! |---|---|

@@ -80,8 +80,9 @@ impl AgentDocuments for Agent {
         status.notes.extend(self.groups.notes());
         status.notes.extend(self.state.notes());
         status.notes.extend(self.recorder.notes());
-        status.notes.extend(self.lists.notes());
-        status.ban_lists = Some(self.lists.status()).filter(|lists| !lists.lists.is_empty());
+        let (lists, notes) = self.lists.status();
+        status.notes.extend(notes);
+        status.ban_lists = Some(lists).filter(|lists| !lists.lists.is_empty());
         let live = self.changing.live();
         status.notes.extend(live.databases().notes());
         status.geo = live.databases().status();
@@ -106,16 +107,19 @@ impl AgentDocuments for Agent {
             .map(ToString::to_string)
             .collect();
         drop(live);
-        status.notes.extend(self.fleet.notes());
-        status.cluster = self.fleet.status();
+        let (cluster, notes) = self.fleet.status();
+        status.notes.extend(notes);
+        status.cluster = cluster;
         (status.attacks, status.attacks_total) = self.attacks.get();
         status.notes.extend(fair_notes(&status));
         status.notifications = self.notifier.status();
         status.notes.extend(Notifier::notes(&status.notifications));
-        status.notes.extend(self.crowdsec.notes());
-        status.crowdsec = self.crowdsec.status();
-        status.notes.extend(self.rollout.notes());
-        status.rules = self.rollout.status();
+        let (crowdsec, notes) = self.crowdsec.status();
+        status.notes.extend(notes);
+        status.crowdsec = crowdsec;
+        let (rules, notes) = self.rollout.status();
+        status.notes.extend(notes);
+        status.rules = rules;
         Ok(status)
     }
 

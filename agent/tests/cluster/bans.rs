@@ -97,8 +97,8 @@ impl Host {
             .unwrap();
         let host = Self { bans, sharer };
         wait("the first comparison", || {
-            host.sharer
-                .status()
+            let (status, _) = host.sharer.status();
+            status
                 .bans
                 .is_some_and(|bans| bans.compared_seconds_ago.is_some())
         });

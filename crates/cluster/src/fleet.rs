@@ -84,7 +84,7 @@ impl Fleet {
     /// Whether the store has replied for each limit, or a request has failed.
     fn has_joined(&self) -> bool {
         let leased = self.leases.load().as_ref().is_none_or(|leases| {
-            let status = leases.status();
+            let (status, _) = leases.status();
             let is_joining = |limit: &ClusterLimitStatus| {
                 limit.share_from == "joining" && limit.last_error.is_none()
             };
@@ -180,26 +180,22 @@ impl Fleet {
         shares
     }
 
-    /// The current status, without waiting; `None` if nothing is shared.
+    /// The current status, `None` if nothing is shared, and its notes, of one reading; without waiting.
     #[must_use]
-    pub fn status(&self) -> Option<ClusterStatus> {
+    pub fn status(&self) -> (Option<ClusterStatus>, Vec<String>) {
         let parts = [
             self.leases.load().as_ref().map(|leases| leases.status()),
             self.exchange
                 .load()
                 .as_ref()
-                .map(|exchange| exchange.status()),
+                .map(|exchange| (exchange.status(), Vec::new())),
             self.sharer.load().as_ref().map(|sharer| sharer.status()),
         ];
-        parts.into_iter().flatten().reduce(ClusterStatus::with)
-    }
-
-    /// Notes of `weir status`.
-    #[must_use]
-    pub fn notes(&self) -> Vec<String> {
-        let leases = self.leases.load().as_ref().map(|leases| leases.notes());
-        let sharer = self.sharer.load().as_ref().map(|sharer| sharer.notes());
-        [leases, sharer].into_iter().flatten().flatten().collect()
+        let (parts, notes): (Vec<_>, Vec<_>) = parts.into_iter().flatten().unzip();
+        (
+            parts.into_iter().reduce(ClusterStatus::with),
+            notes.concat(),
+        )
     }
 
     /// Returns this host's shares, and ends the sharing; takes at most a second for each part.

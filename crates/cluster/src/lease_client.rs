@@ -111,23 +111,18 @@ impl LeaseClient {
         }
     }
 
-    /// The last reported status; does not wait for the store.
+    /// The last reported status and its notes; does not wait for the store.
     #[must_use]
-    pub fn status(&self) -> ClusterStatus {
+    pub fn status(&self) -> (ClusterStatus, Vec<String>) {
         let last = self.status.lock();
         let ago = last
             .granted_at
             .map(|at| boot_nanoseconds().saturating_sub(at) as f64 / 1e9);
-        ClusterStatus {
+        let status = ClusterStatus {
             last_answer_seconds_ago: ago,
             ..last.status.clone()
-        }
-    }
-
-    /// Notes of `weir status`.
-    #[must_use]
-    pub fn notes(&self) -> Vec<String> {
-        self.status.lock().notes.clone()
+        };
+        (status, last.notes.clone())
     }
 
     /// This host's share of each limit of a config: the current one, or the first of a new limit.

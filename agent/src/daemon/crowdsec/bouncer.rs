@@ -2,17 +2,16 @@
 
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use api::crowdsec::{AlertsStatus, CrowdSecStatus};
+use api::crowdsec::CrowdSecStatus;
 use config::policy::CrowdSec;
 use crowdsec::{Alert, Decisions};
 use decide::Offence;
-use host::PROGRAM;
 
 use super::saved::SavedBouncer;
-use super::shared::{Parts, Pulls, Shared, State};
-use super::{alerts, poll};
+use super::shared::{Parts, Shared, State};
+use super::{alerts, poll, status};
 
 /// The most alerts that wait for the API.
 const WAITING: usize = 1_000;
@@ -110,100 +109,18 @@ impl Bouncer {
         self.0.wake.notify_all();
     }
 
-    /// The document in `weir status`; `None` without `[crowdsec]`.
+    /// The document in `weir status`, `None` without `[crowdsec]`, and notes for the operator: of one reading, so that neither
+    /// contradicts the other.
     #[must_use]
-    pub fn status(&self) -> Option<CrowdSecStatus> {
-        let (applied, exceptions) = self.0.counts();
+    pub fn status(&self) -> (Option<CrowdSecStatus>, Vec<String>) {
+        let (banned_prefixes, exceptions) = self.0.counts();
         let state = self.0.state();
-        let settings = state.settings.as_ref()?;
-        let Pulls {
-            decisions,
-            ignored,
-            pulls,
-            failures,
-            failure,
-            trouble,
-            last,
-            last_full,
-        } = &state.pulls;
-        let health = match (failure, last) {
-            (Some(_), _) => "unavailable",
-            (None, Some(_)) => "ok",
-            (None, None) => "starting",
-        };
-        let ago = |at: &Option<Instant>| at.map(|at| at.elapsed().as_secs_f64());
-        Some(CrowdSecStatus {
-            url: settings.shown_url(),
-            state: health.to_owned(),
-            decisions: *decisions as u64,
-            banned_prefixes: applied,
+        let document = state.settings.as_ref().map(|settings| CrowdSecStatus {
+            banned_prefixes,
             exceptions: exceptions.iter().map(ToString::to_string).collect(),
-            ignored: api::crowdsec::IgnoredDecisions {
-                scope: ignored.scope,
-                r#type: ignored.kind,
-                invalid: ignored.invalid,
-                wide: ignored.wide,
-                simulated: ignored.simulated,
-                own: ignored.own,
-                excess: ignored.excess,
-            },
-            pulls: *pulls,
-            failed_pulls: *failures,
-            last_pull_seconds_ago: ago(last),
-            last_full_pull_seconds_ago: ago(last_full),
-            error: failure.clone().or_else(|| trouble.clone()),
-            alerts: settings.machine_id.as_ref().map(|_| AlertsStatus {
-                sent: state.sent.sent,
-                waiting: state.alerts.len() as u64,
-                dropped: state.sent.dropped,
-                error: state.sent.failure.clone(),
-            }),
-        })
-    }
-
-    /// Notes for the operator.
-    #[must_use]
-    pub fn notes(&self) -> Vec<String> {
-        let state = self.0.state();
-        let mut notes = state.notes.clone();
-        let Some(settings) = &state.settings else {
-            return notes;
-        };
-        let url = settings.shown_url();
-        let Pulls {
-            failure,
-            trouble,
-            ignored,
-            ..
-        } = &state.pulls;
-        notes.extend(failure.as_ref().map(|failure| {
-            format!("CrowdSec's local API at {url} is unavailable: {failure}; known decisions apply until they expire")
-        }));
-        notes.extend(
-            trouble
-                .as_ref()
-                .map(|trouble| format!("bans by CrowdSec are not all in effect: {trouble}")),
-        );
-        if ignored.excess > 0 {
-            notes.push(format!(
-                "{} decisions of CrowdSec exceed [crowdsec] max_decisions and are ignored",
-                ignored.excess
-            ));
-        }
-        if ignored.wide > 0 {
-            notes.push(format!(
-                "{} decisions of CrowdSec are on ranges wider than /8 (IPv6: /16) and are ignored: {PROGRAM} ban --force bans them",
-                ignored.wide
-            ));
-        }
-        notes.extend(
-            state
-                .sent
-                .failure
-                .as_ref()
-                .map(|failure| format!("sending alerts to CrowdSec at {url} failed: {failure}")),
-        );
-        notes
+            ..status::document(&state, settings)
+        });
+        (document, status::notes(&state))
     }
 
     /// Ends the threads, and waits for a last save unless a pull is under way for long.

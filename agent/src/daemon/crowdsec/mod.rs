@@ -8,6 +8,7 @@ mod bouncer;
 mod poll;
 mod saved;
 mod shared;
+mod status;
 
 pub use bouncer::Bouncer;
 pub use shared::Parts;

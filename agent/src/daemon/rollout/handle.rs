@@ -121,16 +121,11 @@ impl Rollout {
         self.wake.notify_all();
     }
 
-    /// The documents in `weir status`; none without `[fleet]`.
+    /// The documents in `weir status`, none without `[fleet]`, and notes for the operator, of one reading.
     #[must_use]
-    pub fn status(&self) -> Vec<RulesStatus> {
-        self.lock().status.clone()
-    }
-
-    /// Notes for the operator.
-    #[must_use]
-    pub fn notes(&self) -> Vec<String> {
-        self.lock().notes.clone()
+    pub fn status(&self) -> (Vec<RulesStatus>, Vec<String>) {
+        let inner = self.lock();
+        (inner.status.clone(), inner.notes.clone())
     }
 
     /// Ends the thread.
@@ -174,7 +169,7 @@ mod tests {
             });
             assert_eq!(thread.join().is_err(), panics);
             assert!(rollout.lock().has_ended);
-            assert_eq!(rollout.notes().len(), usize::from(panics));
+            assert_eq!(rollout.lock().notes.len(), usize::from(panics));
         }
     }
 }

@@ -126,19 +126,19 @@ impl BanSharer {
         let _ = self.commands.send(Command::ApplyAgain);
     }
 
-    /// The current status, without waiting.
+    /// The current status and its notes, without waiting.
     #[must_use]
-    pub fn status(&self) -> ClusterStatus {
-        self.status
+    pub fn status(&self) -> (ClusterStatus, Vec<String>) {
+        let status = self
+            .status
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+            .clone();
+        let notes = self.notes(&status);
+        (status, notes)
     }
 
-    /// Notes of `weir status`.
-    #[must_use]
-    pub fn notes(&self) -> Vec<String> {
-        let status = self.status();
+    fn notes(&self, status: &ClusterStatus) -> Vec<String> {
         let mut notes = Vec::new();
         let Some(bans) = &status.bans else {
             return notes;

@@ -7,7 +7,7 @@ use api::list::{ListStatus, ListsStatus};
 use api::source::{BanHolder, BanStatus};
 use config::{PrefixKey, human, prefix};
 
-use super::BanLists;
+use super::{BanLists, Set};
 use crate::daemon::lists::effect::listed;
 use crate::daemon::lists::one::One;
 
@@ -38,14 +38,20 @@ impl BanLists {
         Some(holder.of(listed.prefix().to_string()))
     }
 
-    /// The part of `weir status`.
+    /// The part of `weir status`, and notes for the operator, of one reading.
     #[must_use]
-    pub fn status(&self) -> ListsStatus {
+    pub fn status(&self) -> (ListsStatus, Vec<String>) {
         let has_packets = self.packets.load().is_some();
         let set = self.set();
-        let mut refused = set.refused.clone();
+        (set.status(has_packets), set.notes())
+    }
+}
+
+impl Set {
+    fn status(&self, has_packets: bool) -> ListsStatus {
+        let mut refused = self.refused.clone();
         let mut in_effect = HashMap::new();
-        if let Some(effect) = &set.in_effect {
+        if let Some(effect) = &self.in_effect {
             for ((name, content), packets) in effect.lists().zip(effect.map.refused()) {
                 *refused.entry(name.to_owned()).or_default() += packets;
                 in_effect.insert(name, content.len() as u64);
@@ -60,29 +66,26 @@ impl BanLists {
                 None => one.prefixes.len() as u64,
             };
             let status = one.status(prefixes, refused.get(name).copied().unwrap_or(0));
-            let of_all = set.problem.as_ref().filter(|_| one.list.class().is_none());
+            let of_all = self.problem.as_ref().filter(|_| one.list.class().is_none());
             ListStatus {
                 problem: status
                     .problem
                     .clone()
-                    .or_else(|| set.shortened.get(name).or(of_all).cloned()),
+                    .or_else(|| self.shortened.get(name).or(of_all).cloned()),
                 ..status
             }
         };
         ListsStatus {
-            lists: set.lists.iter().map(status).collect(),
-            exceptions: set.exceptions.iter().map(ToString::to_string).collect(),
-            memory_bytes: set
+            lists: self.lists.iter().map(status).collect(),
+            exceptions: self.exceptions.iter().map(ToString::to_string).collect(),
+            memory_bytes: self
                 .in_effect
                 .as_ref()
                 .map_or(0, |in_effect| in_effect.map.bytes()),
         }
     }
 
-    /// Notes for the operator.
-    #[must_use]
-    pub fn notes(&self) -> Vec<String> {
-        let set = self.set();
+    fn notes(&self) -> Vec<String> {
         let problem = |one: &One| {
             let kept = human::number(one.prefixes.len() as u64);
             let problem = one.problem.as_ref()?;
@@ -98,23 +101,23 @@ impl BanLists {
                 one.note.as_ref()?
             ))
         };
-        let suspended = (set.is_suspended && set.banning().next().is_some())
+        let suspended = (self.is_suspended && self.banning().next().is_some())
             .then(|| "ban lists are suspended in observe mode".to_owned());
-        let of_lists = set
+        let of_lists = self
             .lists
             .iter()
             .flat_map(|one| problem(one).into_iter().chain(note(one)));
-        let shortened = set
+        let shortened = self
             .shortened
             .iter()
             .map(|(name, problem)| format!("ban list {name:?}: {problem}"));
-        set.problem
+        self.problem
             .iter()
             .cloned()
             .chain(shortened)
             .chain(suspended)
             .chain(of_lists)
-            .chain(set.of_own_network.iter().cloned())
+            .chain(self.of_own_network.iter().cloned())
             .collect()
     }
 }

@@ -9,6 +9,7 @@ use anyhow::{Context as _, Result, ensure};
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeValLike as _;
 use testbed::measure::Series;
+use testbed::random::Random;
 
 use crate::flood::frame;
 
@@ -54,12 +55,9 @@ fn write_capture(path: &Path, sources: u32) -> Result<()> {
     file.write_all(&header.map(u32::to_ne_bytes).concat())?;
     let mut frame = frame();
     let length = u32::try_from(frame.len())?;
-    let mut random = 1u64;
+    let mut random = Random::new(1);
     for nth in 0..PACKETS {
-        random = random
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        let source = 0x0b00_0000 + (((random >> 32) * u64::from(sources)) >> 32) as u32;
+        let source = 0x0b00_0000 + random.below(u64::from(sources)) as u32;
         frame[SOURCE..SOURCE + 4].copy_from_slice(&source.to_be_bytes());
         let record = [
             1_700_000_000 + nth / 100_000,

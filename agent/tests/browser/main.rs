@@ -11,7 +11,8 @@ use std::process::Command;
 use libtest_mimic::Arguments;
 use serde_json::Value;
 use tempfile::TempDir;
-use testbed::mixtures::{Mixture, Random};
+use testbed::mixtures::Mixture;
+use testbed::random::Random;
 use testbed::tests;
 use testbed::trials::{Test, trial_unless};
 

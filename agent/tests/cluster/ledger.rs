@@ -5,24 +5,13 @@ use std::collections::BTreeMap;
 use cluster::ledger::{Acknowledged, Ledger, Report};
 use cluster::store::SCRIPT;
 use common::share::Share;
+use testbed::random::Random;
 use testbed::tests;
 use testbed::trials::Test;
 
 use crate::redis::Redis;
 
 pub const TESTS: &[Test] = tests![the_script_and_its_model_answer_alike,];
-
-struct Dice(u64);
-
-impl Dice {
-    fn below(&mut self, most: u64) -> u64 {
-        self.0 = self
-            .0
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % most
-    }
-}
 
 /// The script with a clock that is given, in place of the store's.
 fn with_given_clock() -> String {
@@ -36,7 +25,7 @@ fn the_script_and_its_model_answer_alike() {
     let mut connection = client.get_connection().unwrap();
     let script = ::redis::Script::new(&with_given_clock());
     for seed in 0..8 {
-        let mut dice = Dice(seed);
+        let mut random = Random::new(seed);
         let mut ledger = Ledger::default();
         let mut micros = 1_700_000_000_000_000;
         let mut applied: BTreeMap<u64, u64> = BTreeMap::new();
@@ -45,44 +34,45 @@ fn the_script_and_its_model_answer_alike() {
         let units = [1, 3, 8, 100, 999, 1_000_000, 2_000_000_000][seed as usize % 7];
         for sequence in 1..=1_500u64 {
             // Mostly some milliseconds on; now and then a long way, or back.
-            match dice.below(200) {
-                0 => micros += 3_000_000 + dice.below(5_000_000),
-                1 => micros -= dice.below(10_000_000),
-                _ => micros += dice.below(40_000),
+            match random.below(200) {
+                0 => micros += 3_000_000 + random.below(5_000_000),
+                1 => micros -= random.below(10_000_000),
+                _ => micros += random.below(40_000),
             }
-            let host = dice.below(9);
+            let host = random.below(9);
             let report = Report {
                 host: format!("host {host}/{seed}"),
                 // An older one, at times.
-                sequence: if dice.below(50) == 0 {
+                sequence: if random.below(50) == 0 {
                     sequence.saturating_sub(9).max(1)
                 } else {
                     sequence
                 },
-                applied: if dice.below(20) == 0 {
-                    dice.below(Share::PARTS)
+                applied: if random.below(20) == 0 {
+                    random.below(Share::PARTS)
                 } else {
                     applied.get(&host).copied().unwrap_or(0)
                 },
-                demand: match dice.below(5) {
+                demand: match random.below(5) {
                     0 => 0,
-                    1 => dice.below(4_000 * Share::PARTS),
-                    _ => dice.below(2 * Share::PARTS),
+                    1 => random.below(4_000 * Share::PARTS),
+                    _ => random.below(2 * Share::PARTS),
                 },
                 units,
                 lease: 1_000,
-                epoch: match dice.below(300) {
+                epoch: match random.below(300) {
                     0 => 5,
                     1..50 => 0,
                     _ => epoch,
                 },
-                leaves: dice.below(60) == 0,
-                replaces: (dice.below(40) == 0).then(|| format!("host {}/{seed}", dice.below(9))),
-                grant: granted.get(&host).filter(|_| dice.below(4) > 0).map(
+                leaves: random.below(60) == 0,
+                replaces: (random.below(40) == 0)
+                    .then(|| format!("host {}/{seed}", random.below(9))),
+                grant: granted.get(&host).filter(|_| random.below(4) > 0).map(
                     |(sequence, at, asked)| Acknowledged {
                         sequence: *sequence,
                         at: *at,
-                        elapsed: if dice.below(20) == 0 {
+                        elapsed: if random.below(20) == 0 {
                             0
                         } else {
                             (micros / 1_000).saturating_sub(*asked)

@@ -5,6 +5,7 @@ use std::thread;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
+use testbed::random::Random;
 use testbed::tests;
 use testbed::trials::{Test, is_long};
 
@@ -49,23 +50,20 @@ fn kills_under_traffic_neither_lose_nor_double_a_count() {
         });
         let stopping = StopWhenDropped(&stop);
         agent.stop(Signal::SIGKILL);
-        let mut random = 0x9e37_79b9_7f4a_7c15u64;
+        let mut random = Random::new(1);
         for nth in 0..rounds {
-            random = random
-                .wrapping_mul(6_364_136_223_846_793_005)
-                .wrapping_add(1_442_695_040_888_963_407);
             let config = network.config(SMALL, &configs[nth % 3]);
             if nth % 2 == 0 {
                 // While it starts.
                 let agent = network.spawn_agent(&config, &[]);
-                thread::sleep(Duration::from_micros(random >> 44));
+                thread::sleep(Duration::from_micros(random.below(1 << 20)));
                 agent.stop(Signal::SIGKILL);
             } else {
                 // While it reloads.
                 let agent = network.start_file(&config, &[]);
                 network.config(SMALL, &configs[(nth + 1) % 3]);
                 agent.signal(Signal::SIGHUP);
-                thread::sleep(Duration::from_micros(random >> 46));
+                thread::sleep(Duration::from_micros(random.below(1 << 18)));
                 agent.stop(Signal::SIGKILL);
             }
         }

@@ -11,6 +11,7 @@ use common::packet::build::Frame;
 use common::settings::TableIdentity;
 use common::table::{ELEMENT_WORDS, LOCK};
 use nix::sys::signal::Signal;
+use testbed::random::Random;
 use testbed::stalls::Stalls;
 use testbed::tests;
 use testbed::trials::{Test, is_long};
@@ -199,16 +200,13 @@ fn kills(way: &Way, rounds: usize, attach: &[&str], least: f64) {
             slow_sent.load(Ordering::Relaxed) >= 50 || sending.is_finished()
         });
         // Any instant of what an agent does: spread evenly over start, work and reloads by a fixed sequence.
-        let mut random = 0x9e37_79b9_7f4a_7c15u64;
+        let mut random = Random::new(1);
         for nth in 0..rounds {
-            random = random
-                .wrapping_mul(6_364_136_223_846_793_005)
-                .wrapping_add(1_442_695_040_888_963_407);
             let config = network.config(&table(nth), &configs[nth % 3]);
             if nth % 2 == 0 {
                 // While it starts.
                 let agent = network.spawn_agent(&config, &[]);
-                thread::sleep(Duration::from_micros(random >> 44));
+                thread::sleep(Duration::from_micros(random.below(1 << 20)));
                 agent.stop(Signal::SIGKILL);
                 kills[0] += 1;
             } else {
@@ -216,7 +214,7 @@ fn kills(way: &Way, rounds: usize, attach: &[&str], least: f64) {
                 let agent = network.start_file(&config, &[]);
                 network.config(&table(nth + 1), &configs[(nth + 1) % 3]);
                 agent.signal(Signal::SIGHUP);
-                thread::sleep(Duration::from_micros(random >> 46));
+                thread::sleep(Duration::from_micros(random.below(1 << 18)));
                 agent.stop(Signal::SIGKILL);
                 kills[1] += 1;
             }

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use common::share::Share;
 use config::policy::WhenStoreIsDown;
+use testbed::random::Random;
 
 use super::ledger::{Grant, Ledger};
 use super::member::{LeaseState, Member, Terms, Usage};
@@ -21,24 +22,6 @@ const RATE: f64 = 1_000_000.0;
 
 /// The demand on a host at an instant, in units a second.
 type Demand = fn(usize, u64) -> f64;
-
-/// A deterministic random generator.
-struct Dice(u64);
-
-impl Dice {
-    fn roll(&mut self) -> u64 {
-        // SplitMix64.
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, most: u64) -> u64 {
-        self.roll() % most
-    }
-}
 
 enum Event {
     /// A request reaches the store; its reply follows, or was lost.
@@ -80,7 +63,7 @@ impl Host {
 
 struct World {
     now: u64,
-    dice: Dice,
+    random: Random,
     ledger: Ledger,
     hosts: Vec<Host>,
     events: BinaryHeap<Reverse<(u64, u64)>>,
@@ -109,7 +92,7 @@ impl World {
         };
         Self {
             now: SECOND,
-            dice: Dice(7),
+            random: Random::new(7),
             ledger: Ledger::default(),
             hosts: Vec::new(),
             events: BinaryHeap::new(),
@@ -128,7 +111,10 @@ impl World {
     fn join(&mut self, count: usize) {
         for _ in 0..count {
             // All clocks differ: by days, and by up to a hundredth of a percent in speed.
-            let (ahead, faster) = (self.dice.below(1_000_000) * SECOND, self.dice.below(100));
+            let (ahead, faster) = (
+                self.random.below(1_000_000) * SECOND,
+                self.random.below(100),
+            );
             let host = self.hosts.len();
             let mut new = Host {
                 member: Member::new(
@@ -147,7 +133,7 @@ impl World {
                 holds_until: 0,
             };
             // Joined by its own clock, at a time of its own within a sync; until then it takes no requests.
-            let late = self.dice.below(self.terms.sync.as_nanos() as u64);
+            let late = self.random.below(self.terms.sync.as_nanos() as u64);
             new.member = Member::new(
                 self.terms.clone(),
                 format!("host-{host}"),
@@ -181,10 +167,10 @@ impl World {
 
     /// Some 0.2 ms, sometimes 20 ms.
     fn travel(&mut self) -> u64 {
-        if self.dice.below(100) == 0 {
+        if self.random.below(100) == 0 {
             20 * MS
         } else {
-            100_000 + self.dice.below(200_000)
+            100_000 + self.random.below(200_000)
         }
     }
 
@@ -198,14 +184,14 @@ impl World {
         if run != self.hosts[host].run {
             return;
         }
-        let is_lost = !self.store_is_up || self.dice.below(1_000) < self.lost;
+        let is_lost = !self.store_is_up || self.random.below(1_000) < self.lost;
         let grant = if is_lost {
             None
         } else {
             self.ledger.lease((self.now + self.ahead) / 1_000, report)
         };
         // The reply may get lost as well; in both cases the host notices by its timeout.
-        let is_answered = grant.is_some() && self.dice.below(1_000) >= self.lost;
+        let is_answered = grant.is_some() && self.random.below(1_000) >= self.lost;
         let after = if is_answered {
             self.travel()
         } else {
@@ -505,7 +491,7 @@ fn a_replica_that_lagged_lets_out_no_more_than_the_limit() {
                 host.member.reconnected();
             }
             // A replica has another machine's clock.
-            world.ahead = world.dice.below(20 * MS);
+            world.ahead = world.random.below(20 * MS);
         }
         let until = world.now + 5 * SECOND;
         world.run(until, moving);

@@ -7,24 +7,9 @@ use std::time::Duration;
 use ipnet::IpNet;
 use proptest::prelude::*;
 use rustix::time::{ClockId, clock_gettime};
+use testbed::random::Random;
 
 use super::*;
-
-/// Numbers that are the same in each run: SplitMix64.
-struct Numbers(u64);
-
-impl Numbers {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ mixed >> 31
-    }
-
-    fn below(&mut self, bound: u64) -> u64 {
-        self.next() % bound
-    }
-}
 
 fn v4(octets: [u8; 4]) -> Ipv6Addr {
     Ipv4Addr::from(octets).to_ipv6_mapped()
@@ -138,18 +123,18 @@ proptest! {
 }
 
 /// A botnet of 5,000 sources in one /16 with 40 % of the packets, a busy source, and 30,000 sources elsewhere.
-fn attack(packets: u64, numbers: &mut Numbers) -> Vec<Ipv6Addr> {
+fn attack(packets: u64, random: &mut Random) -> Vec<Ipv6Addr> {
     (0..packets)
-        .map(|_| match numbers.below(100) {
+        .map(|_| match random.below(100) {
             0..40 => {
-                let [.., c, d] = (numbers.below(5_000) as u32)
+                let [.., c, d] = (random.below(5_000) as u32)
                     .wrapping_mul(0x9e37_79b1)
                     .to_be_bytes();
                 v4([198, 18, c, d])
             }
             40..50 => v4([203, 0, 113, 9]),
             _ => {
-                let [a, b, c, d] = (numbers.below(30_000) as u32)
+                let [a, b, c, d] = (random.below(30_000) as u32)
                     .wrapping_mul(0x85eb_ca6b)
                     .to_be_bytes();
                 v4([1 + a % 220, b, c, d])
@@ -160,7 +145,7 @@ fn attack(packets: u64, numbers: &mut Numbers) -> Vec<Ipv6Addr> {
 
 #[test]
 fn a_botnet_is_its_prefix_and_a_busy_source_is_itself() {
-    let summary = window(64, attack(20_000, &mut Numbers(1))).summary(0.05);
+    let summary = window(64, attack(20_000, &mut Random::new(1))).summary(0.05);
     assert_eq!(names(&summary), ["198.18.0.0/16", "203.0.113.9/32"]);
     let [botnet, busy] = &summary.prefixes[..] else {
         unreachable!()
@@ -337,13 +322,13 @@ fn largest_difference(exact: &HashMap<IpNet, f64>, estimate: &HashMap<IpNet, f64
 
 /// RHHH's estimate: each sample counts at one random level, and for as many as there are levels. Without the error of its
 /// summaries.
-fn at_random_levels(sources: &[Ipv6Addr], numbers: &mut Numbers) -> HashMap<IpNet, f64> {
+fn at_random_levels(sources: &[Ipv6Addr], random: &mut Random) -> HashMap<IpNet, f64> {
     let mut shares = HashMap::new();
     for source in sources {
         let prefixes = around(*source);
         let levels = prefixes.len() as f64;
         *shares
-            .entry(prefixes[numbers.below(prefixes.len() as u64) as usize])
+            .entry(prefixes[random.below(prefixes.len() as u64) as usize])
             .or_insert(0.0) += levels / sources.len() as f64;
     }
     shares
@@ -351,8 +336,8 @@ fn at_random_levels(sources: &[Ipv6Addr], numbers: &mut Numbers) -> HashMap<IpNe
 
 #[test]
 fn shares_are_within_the_stated_error_and_closer_than_those_of_rhhh() {
-    let mut numbers = Numbers(7);
-    let packets = attack(20_000, &mut numbers);
+    let mut random = Random::new(7);
+    let packets = attack(20_000, &mut random);
     let exact = shares(&packets);
     let (mut outside, mut off_margin, mut rows) = (0, 0, 0);
     let (mut errors, mut errors_of_rhhh) = (0.0, 0.0);
@@ -360,14 +345,14 @@ fn shares_are_within_the_stated_error_and_closer_than_those_of_rhhh() {
     for _ in 0..TRIALS {
         let sample: Vec<Ipv6Addr> = packets
             .iter()
-            .filter(|_| numbers.below(8) == 0)
+            .filter(|_| random.below(8) == 0)
             .copied()
             .collect();
         let summary = window(8, sample.iter().copied()).summary(0.02);
         let difference = largest_difference(&exact, &shares(&sample));
         outside += usize::from(difference > summary.error);
         errors += difference;
-        errors_of_rhhh += largest_difference(&exact, &at_random_levels(&sample, &mut numbers));
+        errors_of_rhhh += largest_difference(&exact, &at_random_levels(&sample, &mut random));
         for found in &summary.prefixes {
             rows += 1;
             off_margin += usize::from((found.share - exact[&found.prefix]).abs() > found.margin);
@@ -406,8 +391,8 @@ fn processor_time() -> Duration {
 /// 100,000 sources, each seen once: the most that a window has. The bound is for emulated CPUs; the time is printed.
 #[test]
 fn a_summary_of_a_hundred_thousand_sources_is_fast() {
-    let mut numbers = Numbers(3);
-    let sources = (0..100_000).map(|_| v4((numbers.next() as u32).to_be_bytes()));
+    let mut random = Random::new(3);
+    let sources = (0..100_000).map(|_| v4((random.word() as u32).to_be_bytes()));
     let window = window(64, sources);
     let start = processor_time();
     let summary = window.summary(0.05);

@@ -24,6 +24,7 @@ pub mod overload;
 pub mod port;
 pub mod process;
 mod program;
+pub mod random;
 pub mod recipes;
 pub mod redis;
 pub mod stalls;

@@ -4,6 +4,8 @@ use std::path::Path;
 
 use common::packet::build::Frame;
 
+use crate::random::Random;
+
 /// A capture's length in seconds.
 pub const SPAN: f64 = 2_400.0;
 const START: u64 = 1_700_000_000;
@@ -37,45 +39,6 @@ pub struct Event {
     pub is_syn: bool,
     kind: Kind,
     length: u16,
-}
-
-/// SplitMix64.
-pub struct Random(u64);
-
-impl Random {
-    pub fn new(seed: u64) -> Self {
-        Self(seed.wrapping_mul(0x2545_f491_4f6c_dd1d))
-    }
-
-    fn word(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut word = self.0;
-        word = (word ^ word >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        word = (word ^ word >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        word ^ word >> 31
-    }
-
-    /// From 0 to 1, neither of both.
-    fn share(&mut self) -> f64 {
-        ((self.word() >> 11) as f64 + 0.5) / (1u64 << 53) as f64
-    }
-
-    pub fn between(&mut self, low: f64, high: f64) -> f64 {
-        low + (high - low) * self.share()
-    }
-
-    fn up_to(&mut self, low: u64, high: u64) -> u64 {
-        low + self.word() % (high - low + 1)
-    }
-
-    fn exponential(&mut self, mean: f64) -> f64 {
-        -mean * self.share().ln()
-    }
-
-    /// Pareto's, from `least` on, cut at `most`.
-    fn heavy(&mut self, least: f64, exponent: f64, most: f64) -> f64 {
-        (least * self.share().powf(-1.0 / exponent)).min(most)
-    }
 }
 
 /// A capture in the making.

@@ -92,7 +92,7 @@ mod tests {
         assert_eq!(of(&listeners, "::ffff:10.0.0.2"), [1]);
         assert_eq!(of(&listeners, "2001:db8::1"), [4]);
         assert_eq!(of(&listeners, "2001:db8::2"), [3]);
-        assert_eq!(of(&listeners[..2], "10.0.0.3"), []);
+        assert_eq!(of(&listeners[..2], "10.0.0.3"), [0_usize; 0]);
     }
 
     #[test]
@@ -100,8 +100,8 @@ mod tests {
         let mut all = local("::");
         assert_eq!(of(&[all], "::ffff:10.0.0.1"), [0]);
         all.is_v6_only = true;
-        assert_eq!(of(&[all], "::ffff:10.0.0.1"), []);
-        assert_eq!(of(&[local("0.0.0.0")], "2001:db8::1"), []);
+        assert_eq!(of(&[all], "::ffff:10.0.0.1"), [0_usize; 0]);
+        assert_eq!(of(&[local("0.0.0.0")], "2001:db8::1"), [0_usize; 0]);
     }
 
     #[test]

@@ -184,9 +184,12 @@ mod tests {
     fn a_backend_on_loopback_is_not_displaced() {
         assert_eq!(
             ignored(&[("127.0.0.1", 998, 0.0), ("192.0.2.1", 1001, 5.0)]),
-            []
+            [0_u64; 0]
         );
-        assert_eq!(ignored(&[("127.0.0.1", 998, 0.0), ("::1", 998, 5.0)]), []);
+        assert_eq!(
+            ignored(&[("127.0.0.1", 998, 0.0), ("::1", 998, 5.0)]),
+            [0_u64; 0]
+        );
     }
 
     #[test]
@@ -200,8 +203,11 @@ mod tests {
     #[test]
     fn a_server_beside_a_socket_of_root_on_another_address_counts() {
         let sockets = [("192.0.2.1", 0, 0.0), ("192.0.2.2", 998, 5.0)];
-        assert_eq!(ignored(&sockets), []);
-        assert_eq!(ignored(&[("192.0.2.1", 0, 0.0), ("0.0.0.0", 998, 5.0)]), []);
+        assert_eq!(ignored(&sockets), [0_u64; 0]);
+        assert_eq!(
+            ignored(&[("192.0.2.1", 0, 0.0), ("0.0.0.0", 998, 5.0)]),
+            [0_u64; 0]
+        );
     }
 
     #[test]
@@ -235,15 +241,15 @@ mod tests {
         }
         // It was there before: which of both is the backend is not known.
         let sockets = [("127.0.0.1", 998, 5.0), ("192.0.2.1", 1001, 0.0)];
-        assert_eq!(ignored_beside_backend(&sockets), []);
+        assert_eq!(ignored_beside_backend(&sockets), [0_u64; 0]);
         let sockets = [("127.0.0.1", 998, 5.0), ("::", 1001, 0.0)];
-        assert_eq!(ignored_beside_backend(&sockets), []);
+        assert_eq!(ignored_beside_backend(&sockets), [0_u64; 0]);
     }
 
     #[test]
     fn a_backend_on_all_addresses_counts_beside_a_loopback_socket() {
         let sockets = [("0.0.0.0", 998, 0.0), ("::1", 1001, 0.0)];
-        assert_eq!(ignored_beside_backend(&sockets), []);
+        assert_eq!(ignored_beside_backend(&sockets), [0_u64; 0]);
         let sockets = [("0.0.0.0", 0, 5.0), ("::1", 1001, 0.0)];
         assert_eq!(ignored_beside_backend(&sockets), [1]);
     }
@@ -279,7 +285,7 @@ mod tests {
             Ports::default().and_backends(&[PORT]),
         );
         let resolvers = [("192.0.2.1", 53, 0.0), ("127.0.0.53", 101, 0.0)];
-        assert_eq!(of(&resolvers, &own), []);
+        assert_eq!(of(&resolvers, &own), [0_u32; 0]);
         let beside_root = [("0.0.0.0", 0, 0.0), ("192.0.2.1", 1001, 0.0)];
         assert_eq!(of(&beside_root, &own), [1001]);
         let sockets = [("127.0.0.1", 998, 0.0), ("192.0.2.1", 1001, 0.0)];

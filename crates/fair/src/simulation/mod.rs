@@ -10,7 +10,6 @@ mod networks;
 mod outside;
 mod overloads;
 mod pauses;
-mod random;
 mod releases;
 mod reports;
 mod safety;

@@ -1,6 +1,6 @@
 //! Sources of a simulated host.
 
-use super::random::Random;
+use testbed::random::Random;
 
 /// Seconds of a step of packets and server.
 pub const STEP: f64 = 0.01;
@@ -154,7 +154,8 @@ impl Demand {
             match block.kind {
                 Kind::MadeUp => {
                     let units = random.poisson(each * block.number as f64 * STEP) as usize;
-                    (0..units).for_each(|_| send(random.below(block.number), 1.0));
+                    (0..units)
+                        .for_each(|_| send((random.uniform() * block.number as f64) as usize, 1.0));
                 }
                 Kind::InTurn => {
                     let units = random.poisson(each * block.number as f64 * STEP) as usize;

@@ -12,6 +12,7 @@ use redis_limits::{
     Counter, FixedWindow, Limit, SlidingLog, SlidingWindow, Store, StoreError, Verdict,
 };
 use server::Server;
+use testbed::random::Random;
 use testbed::wait::{until, wait};
 
 /// Of calls that have to succeed.
@@ -65,23 +66,11 @@ fn long_window() -> Duration {
     Duration::from_secs(seconds)
 }
 
-/// A small generator, so that a failure can be run again.
-struct Numbers(u64);
-
-impl Numbers {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % bound
-    }
-}
-
 /// Each script and the library's algorithm are asked the same, at the instants that the store says it used.
 #[test]
 fn verdicts_are_those_of_the_library() {
     let server = Server::start();
-    let mut numbers = Numbers(0x5eed);
+    let mut random = Random::new(0x5eed);
     // A fixed window of the library's ends on a multiple of 2^bits ticks, for counts of so many bits: up to 8, whole
     // microseconds, in which the store counts, are such multiples.
     for (most, window) in [(1, 3_000), (7, 40_000), (100, 25_000), (250, 250_000)] {
@@ -93,13 +82,13 @@ fn verdicts_are_those_of_the_library() {
             let (mut passed, mut refused) = (0, 0);
             for step in 0..600 {
                 // Mostly small costs, now and then none, all, and too much.
-                let cost = match numbers.below(20) {
+                let cost = match random.below(20) {
                     0 => 0,
                     1 => most,
-                    2 => most + 1 + numbers.below(3),
-                    _ => 1 + numbers.below(most.div_ceil(10)),
+                    2 => most + 1 + random.below(3),
+                    _ => 1 + random.below(most.div_ceil(10)),
                 };
-                let charges = numbers.below(4) > 0;
+                let charges = random.below(4) > 0;
                 let cost = if charges { cost } else { 1 };
                 let verdict = if charges {
                     counter.record("key", cost)
@@ -135,10 +124,10 @@ fn verdicts_are_those_of_the_library() {
                 } else {
                     refused += 1;
                 }
-                if numbers.below(10) == 0 {
+                if random.below(10) == 0 {
                     thread::sleep(
                         window
-                            .mul_f64(numbers.below(130) as f64 / 100.0)
+                            .mul_f64(random.below(130) as f64 / 100.0)
                             .min(Duration::from_millis(40)),
                     );
                 }

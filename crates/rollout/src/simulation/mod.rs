@@ -17,7 +17,6 @@
 //!
 //! `naive` has hosts that lack one idea each, and shows that the world notices.
 
-mod dice;
 mod naive;
 mod publishing;
 mod scenarios;

@@ -130,7 +130,7 @@ fn steps_of_wall_clocks_shorten_no_bake_and_expire_nothing() {
     // By years, over and over, also beyond the expiry.
     for step in 0..20 {
         for nth in 0..HOSTS {
-            let years = world.dice.below(20) as i64 - 10;
+            let years = world.random.below(20) as i64 - 10;
             world.hosts[nth].ahead = years * 31_536_000_000;
         }
         if step == 5 {
@@ -299,9 +299,9 @@ fn chaos_breaks_no_promise_and_good_rules_arrive_at_last() {
 
 /// One mishap, and sometimes a release.
 fn chaos(world: &mut World, version: &mut u64) {
-    let nth = world.dice.below(300) as usize;
-    match world.dice.below(9) {
-        0 => world.hosts[nth].ahead = world.dice.below(1 << 40) as i64 - (1 << 39),
+    let nth = world.random.below(300) as usize;
+    match world.random.below(9) {
+        0 => world.hosts[nth].ahead = world.random.below(1 << 40) as i64 - (1 << 39),
         1 => world.restart(nth),
         2 if world.hosts[nth].is_off => world.restart(nth),
         2 => world.hosts[nth].is_off = true,
@@ -322,7 +322,7 @@ fn chaos(world: &mut World, version: &mut u64) {
                 .iter()
                 .map(|host| version_of(host.rules.as_ref()));
             let newest = tried.max().unwrap_or(0);
-            if newest > 0 && world.dice.once_in(3) {
+            if newest > 0 && world.random.once_in(3) {
                 let abort = world.key.abort(newest);
                 world.store.abort(newest, abort);
             }
@@ -330,7 +330,7 @@ fn chaos(world: &mut World, version: &mut u64) {
         _ => {
             *version += 1;
             let release = world.release(*version, "2%", "ops");
-            if world.dice.once_in(2) {
+            if world.random.once_in(2) {
                 world.publish_bad(release);
             } else {
                 world.publish(release);

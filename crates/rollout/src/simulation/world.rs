@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::dice::Dice;
+use testbed::random::Random;
+
 use super::naive::Naive;
 use super::store::{Published, Store};
 use crate::canary::{Canary, Share};
@@ -49,7 +50,7 @@ pub struct World {
     pub occupied: BTreeSet<usize>,
     /// Rules that wait for the end of these trials.
     pub waiting: BTreeMap<usize, Rules>,
-    pub dice: Dice,
+    pub random: Random,
     pub key: Key,
     keyring: Keyring,
     bad: BTreeSet<String>,
@@ -76,7 +77,7 @@ impl World {
             hosts: Vec::new(),
             occupied: BTreeSet::new(),
             waiting: BTreeMap::new(),
-            dice: Dice(seed),
+            random: Random::new(seed),
             keyring: key.keyring(),
             key,
             bad: BTreeSet::new(),
@@ -89,7 +90,7 @@ impl World {
         for host in 0..hosts {
             let name = format!("host-{host}");
             // Within 100 ms of each other.
-            let ahead = world.dice.below(100) as i64;
+            let ahead = world.random.below(100) as i64;
             let host = Host::new(settings(&name), Saved::default(), world.clock(ahead));
             world.hosts.push(Simulated {
                 due: host.next_at(),
@@ -235,7 +236,7 @@ impl World {
         host.requests += 1;
         host.due = host.host.next_at();
         // Mostly 0.1 s, sometimes 0.3 s.
-        let travel = if self.dice.once_in(20) {
+        let travel = if self.random.once_in(20) {
             STEP * 3
         } else {
             STEP

@@ -7,26 +7,50 @@ pub struct Random(u64);
 const MOST_MEAN: f64 = 30.0;
 
 impl Random {
-    pub fn new(seed: u64) -> Self {
-        Self(seed.wrapping_mul(0x2545_f491_4f6c_dd1d))
+    #[must_use]
+    pub const fn new(seed: u64) -> Self {
+        Self(seed)
     }
 
-    fn next(&mut self) -> u64 {
+    pub const fn word(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    /// From 0 to below 1.
-    pub fn uniform(&mut self) -> f64 {
-        (self.next() >> 11) as f64 / (1_u64 << 53) as f64
+        let mut word = self.0;
+        word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        word ^ (word >> 31)
     }
 
     /// A number below `end`.
-    pub fn below(&mut self, end: usize) -> usize {
-        (self.uniform() * end as f64) as usize
+    pub const fn below(&mut self, end: u64) -> u64 {
+        self.word() % end
+    }
+
+    /// Both ends included.
+    pub const fn up_to(&mut self, low: u64, high: u64) -> u64 {
+        low + self.below(high - low + 1)
+    }
+
+    /// True once in so many times.
+    pub const fn once_in(&mut self, times: u64) -> bool {
+        self.below(times) == 0
+    }
+
+    /// From 0 to below 1.
+    pub const fn uniform(&mut self) -> f64 {
+        (self.word() >> 11) as f64 / (1_u64 << 53) as f64
+    }
+
+    pub const fn between(&mut self, low: f64, high: f64) -> f64 {
+        low + (high - low) * self.uniform()
+    }
+
+    pub fn exponential(&mut self, mean: f64) -> f64 {
+        -mean * (1.0 - self.uniform()).ln()
+    }
+
+    /// Pareto's, from `least` on, cut at `most`.
+    pub fn heavy(&mut self, least: f64, exponent: f64, most: f64) -> f64 {
+        (least * (1.0 - self.uniform()).powf(-1.0 / exponent)).min(most)
     }
 
     /// Standard normal (Box and Muller, 1958).

@@ -7,11 +7,12 @@ use std::time::{Duration, SystemTime};
 use api::capture::{CaptureOf, SAMPLES};
 use api::heavy_prefixes::SHARES;
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use config::units;
+use config::{human, units};
 use decide::{OnExpiry, ReserveTime, Wait};
 use host::PROGRAM;
 use ipnet::IpNet;
 use rollout::canary::{NotAShare, Share};
+use rollout::document::{LONGEST_BAKE, SHORTEST_BAKE};
 
 use super::names::{Named, names};
 use super::until;
@@ -84,6 +85,16 @@ fn duration(text: &str) -> Result<Duration, String> {
     let seconds = text.parse().map(Duration::from_secs);
     let duration = seconds.ok().or_else(|| units::span(text));
     duration.ok_or_else(|| "write seconds, or a time such as 10m or 2h30m".to_owned())
+}
+
+/// Parses the time of a trial.
+fn bake(text: &str) -> Result<Duration, String> {
+    let time = duration(text)?;
+    if !(SHORTEST_BAKE..=LONGEST_BAKE).contains(&time) {
+        let [shortest, longest] = [SHORTEST_BAKE, LONGEST_BAKE].map(human::time);
+        return Err(format!("write a time from {shortest} to {longest}"));
+    }
+    Ok(time)
 }
 
 /// Parses whole days.
@@ -168,7 +179,7 @@ pub struct FleetRelease {
     #[arg(long, value_name = "PERCENT", default_value = "1%")]
     pub canary: Share,
     /// How long each host checks its health before it keeps the rules, from 10s to 7d
-    #[arg(long, value_name = "TIME", default_value = "10m", value_parser = duration)]
+    #[arg(long, value_name = "TIME", default_value = "10m", value_parser = bake)]
     pub bake: Duration,
     /// How long hosts may begin with the rules; in effect they stay
     #[arg(long, value_name = "TIME", default_value = "30d", value_parser = duration)]

@@ -9,7 +9,7 @@ mod shown;
 
 use std::process::ExitCode;
 
-use super::exit::usage;
+use super::exit::{invalid, usage};
 use crate::cli::arguments::{FleetCommand, Options};
 use place::FleetError;
 
@@ -30,6 +30,7 @@ pub fn fleet(command: FleetCommand, options: &Options) -> anyhow::Result<ExitCod
     match done {
         Ok(()) => Ok(ExitCode::SUCCESS),
         Err(FleetError::Usage(error)) => Ok(usage(&error)),
+        Err(FleetError::Invalid(errors)) => Ok(invalid(&errors)),
         Err(FleetError::Failed(error)) => Err(error),
     }
 }

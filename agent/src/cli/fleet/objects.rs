@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
+use config::ConfigError;
 use config::policy::Config;
 use rollout::document::Object;
 use rollout::merge::Part;
 use rollout::rules::Rights;
 
-use super::place::{FleetError, wrong};
+use super::place::{FleetError, invalid, wrong};
 
 const RULES: &str = "rules.toml";
 const LIMITS: &str = "limits";
@@ -29,9 +30,18 @@ node = "host"
 share_bans = true
 "#;
 
+fn text(path: &Path) -> Result<String, FleetError> {
+    config::read_argument(path).map_err(|error| match error {
+        ConfigError::Read(error) => wrong(format!(
+            "{}; name a file with rules, or a folder with {RULES} or {LIMITS}/NAME.toml",
+            error.without_fix()
+        )),
+        ConfigError::Invalid(report) => invalid(report),
+    })
+}
+
 /// The objects of a file; of a folder, those of its `rules.toml` and `limits/NAME.toml`.
 pub(super) fn read(path: &Path) -> Result<Vec<Object>, FleetError> {
-    let text = |path: &Path| config::read_argument(path).map_err(wrong);
     if !path.is_dir() {
         return Ok(vec![Object::new(RULES, text(path)?)]);
     }
@@ -80,7 +90,7 @@ pub(super) fn alone(name: &Path, objects: &[Object]) -> Result<Config, FleetErro
     let merged = rollout::merge::merge(name, HOST, [part]).map_err(wrong)?;
     let loaded = config::parse(name, &merged.text);
     let loaded =
-        loaded.map_err(|report| in_objects(name, objects).unwrap_or_else(|| wrong(report)))?;
+        loaded.map_err(|report| in_objects(name, objects).unwrap_or_else(|| invalid(report)))?;
     Ok(loaded.config)
 }
 
@@ -88,7 +98,7 @@ pub(super) fn alone(name: &Path, objects: &[Object]) -> Result<Config, FleetErro
 fn in_objects(name: &Path, objects: &[Object]) -> Option<FleetError> {
     if let [object] = objects {
         let report = config::parse(name, &format!("{}\n{HOST}", object.text));
-        return report.err().map(wrong);
+        return report.err().map(invalid);
     }
     objects.iter().find_map(|object| {
         let others = objects.iter().filter(|other| other.name != object.name);
@@ -99,7 +109,7 @@ fn in_objects(name: &Path, objects: &[Object]) -> Option<FleetError> {
         let last = object.text.lines().count();
         let errors = report.errors.iter().filter(|error| error.line <= last);
         let errors: Vec<String> = errors.map(|error| format!("error: {error}")).collect();
-        (!errors.is_empty()).then(|| wrong(errors.join("\n")))
+        (!errors.is_empty()).then(|| invalid(errors.join("\n")))
     })
 }
 
@@ -145,7 +155,7 @@ mod tests {
             Object::new(format!("limits/{name}.toml"), text)
         };
         let said = |objects: &[Object]| match alone(Path::new("rules"), objects) {
-            Err(FleetError::Usage(said)) => said,
+            Err(FleetError::Invalid(said)) => said,
             _ => panic!("it is valid"),
         };
         let file = said(&[limit("web", "x")]);
@@ -156,6 +166,17 @@ mod tests {
             "{folder}"
         );
         assert_eq!(folder.lines().count(), 1);
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_read_is_an_error_with_its_fix() {
+        let Err(FleetError::Usage(said)) = read(Path::new("/nowhere/rules.toml")) else {
+            panic!("it is read");
+        };
+        assert!(
+            said.contains("/nowhere/rules.toml") && said.contains("; name a file with rules"),
+            "{said}"
+        );
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use config::ConfigError;
 use config::policy::RulesAddress;
 
 use crate::cli::arguments::{ConfigFile, FleetPlace, Options};
@@ -11,6 +12,8 @@ use crate::rules_store::Stream;
 pub(super) enum FleetError {
     /// By its arguments; nothing was changed.
     Usage(String),
+    /// By the config or the rules: errors with their positions; nothing was changed.
+    Invalid(String),
     Failed(anyhow::Error),
 }
 
@@ -22,6 +25,10 @@ impl<E: Into<anyhow::Error>> From<E> for FleetError {
 
 pub(super) fn wrong(error: impl std::fmt::Display) -> FleetError {
     FleetError::Usage(error.to_string())
+}
+
+pub(super) fn invalid(error: impl std::fmt::Display) -> FleetError {
+    FleetError::Invalid(error.to_string())
 }
 
 /// The stream that `--to` names, or the config.
@@ -36,7 +43,10 @@ pub(super) fn stream(
             let file: Option<PathBuf> =
                 options.config_file(&ConfigFile::default()).map_err(wrong)?;
             let file = file.ok_or_else(|| wrong("missing store: name it with --to ADDRESS, or a config that has it with --config FILE"))?;
-            let loaded = config::load(&file).map_err(wrong)?;
+            let loaded = config::load(&file).map_err(|error| match error {
+                ConfigError::Read(_) => wrong(error),
+                ConfigError::Invalid(report) => invalid(report),
+            })?;
             let rules = loaded.config.fleet.and_then(|fleet| fleet.rules);
             rules.ok_or_else(|| {
                 let file = file.display();

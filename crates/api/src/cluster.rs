@@ -87,6 +87,27 @@ pub struct ClusterLimitStatus {
     pub shares: Vec<HostShareStatus>,
 }
 
+impl ClusterLimitStatus {
+    /// `share_from` before the store's first reply.
+    pub const JOINING: &str = "joining";
+    /// `share_from` of a lease.
+    pub const LEASE: &str = "lease";
+    /// `share_from` while keys are exchanged.
+    pub const KEYS: &str = "keys";
+
+    /// Whether it waits for the store's first reply.
+    #[must_use]
+    pub fn is_joining(&self) -> bool {
+        self.share_from == Self::JOINING
+    }
+
+    /// Whether its share is what the store has granted, or follows from what hosts exchange.
+    #[must_use]
+    pub fn is_from_store(&self) -> bool {
+        [Self::LEASE, Self::KEYS].contains(&self.share_from.as_str())
+    }
+}
+
 /// Bans that all hosts enforce.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct SharedBansStatus {

@@ -85,9 +85,8 @@ impl Fleet {
     fn has_joined(&self) -> bool {
         let leased = self.leases.load().as_ref().is_none_or(|leases| {
             let (status, _) = leases.status();
-            let is_joining = |limit: &ClusterLimitStatus| {
-                limit.share_from == "joining" && limit.last_error.is_none()
-            };
+            let is_joining =
+                |limit: &ClusterLimitStatus| limit.is_joining() && limit.last_error.is_none();
             status.last_error.is_some() || !status.limits.iter().any(is_joining)
         });
         let exchanges = self.exchange.load().as_ref().is_none_or(|exchange| {

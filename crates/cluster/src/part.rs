@@ -255,8 +255,8 @@ impl Part {
 
     pub(super) fn status(&self, cluster: &Cluster) -> ClusterLimitStatus {
         let share_from = match self.member.state() {
-            LeaseState::Joining => "joining".to_owned(),
-            LeaseState::Leased => "lease".to_owned(),
+            LeaseState::Joining => ClusterLimitStatus::JOINING.to_owned(),
+            LeaseState::Leased => ClusterLimitStatus::LEASE.to_owned(),
             LeaseState::Alone => cluster.when_store_is_down.to_string(),
         };
         ClusterLimitStatus {

@@ -47,7 +47,7 @@ impl Page<'_> {
             "weir_cluster_share_leased",
             "1 while the share is a lease or keys are exchanged, 0 while it is the share without the store.",
             ["limit"],
-            each().map(|(name, limit)| ([name], u64::from(["lease", "keys"].contains(&limit.share_from.as_str())))),
+            each().map(|(name, limit)| ([name], u64::from(limit.is_from_store()))),
         )?;
         self.counter(
             "weir_cluster_renewals_failed_total",

@@ -17,7 +17,7 @@ use super::on_trial::{By, Trial};
 use super::source::{Source, version_of};
 use crate::daemon::Agent;
 use crate::daemon::packets::Purpose;
-use crate::daemon::rollout::{Returned, RulesError};
+use crate::daemon::rollout::{Returned, RulesError, RulesTrial};
 
 /// The name of a trial of rules, in place of a file.
 fn label(stream: &str, rules: &Rules) -> PathBuf {
@@ -75,6 +75,19 @@ impl Agent {
         }
         self.conclude(Cause::Fleet, Some(&file), began, result);
         outcome
+    }
+
+    /// The trial of a version that was begun, and was not seen to end.
+    pub(crate) fn rules_trial(&self, stream: &str, version: u64) -> RulesTrial {
+        // Whoever ends a trial holds this lock until the signal of it waits.
+        let one = self.changing().lock();
+        if self.rules_trial_ends(stream, version).is_some() {
+            RulesTrial::Lasts
+        } else if one.is_err() || self.rollout.has_ended_trial(stream, version) {
+            RulesTrial::Ended
+        } else {
+            RulesTrial::Removed
+        }
     }
 
     /// When the trial of a version ends, unless it is confirmed; `None` without that trial. A reload moves the end.

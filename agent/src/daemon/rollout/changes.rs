@@ -8,7 +8,7 @@ use host::backoff::Backoff;
 use rollout::host::{CHECK, Input, Rules};
 
 use super::follower::{Common, Follower, PAUSE, Returning, Trying};
-use super::handle::{Returned, RulesError};
+use super::handle::{Returned, RulesError, RulesTrial};
 use super::health::{Baseline, Before};
 use crate::daemon::Agent;
 
@@ -77,13 +77,15 @@ impl Follower {
         let (Some(rules), Some(baseline)) = (rules, self.baseline.take()) else {
             return;
         };
-        if agent
-            .rules_trial_ends(self.stream(), rules.version)
-            .is_none()
-        {
+        match agent.rules_trial(self.stream(), rules.version) {
+            RulesTrial::Lasts => {}
+            // Its signal follows.
+            RulesTrial::Ended => return,
             // A reload removed the stream, and another one added it again.
-            self.trying = Some(Trying::now(rules));
-            return;
+            RulesTrial::Removed => {
+                self.trying = Some(Trying::now(rules));
+                return;
+            }
         }
         let before = baseline.before;
         let began = Baseline::begin(agent, &common.fleet, &rules, &common.history, before);

@@ -29,6 +29,16 @@ pub enum Returned {
     BesideATrial,
 }
 
+/// The trial of a version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RulesTrial {
+    Lasts,
+    /// Somebody else ended it.
+    Ended,
+    /// The stream was not followed for a while.
+    Removed,
+}
+
 /// A message to the thread.
 #[derive(Debug)]
 pub enum Signal {
@@ -86,6 +96,12 @@ impl Rollout {
             inner.signals.push_back(signal);
             self.wake.notify_all();
         }
+    }
+
+    /// Whether a signal waits that somebody else ended the trial of a stream's version.
+    pub fn has_ended_trial(&self, stream: &str, version: u64) -> bool {
+        let is_it = |signal: &Signal| matches!(signal, Signal::Ended { stream: of, version: ended, .. } if of == stream && *ended == version);
+        self.lock().signals.iter().any(is_it)
     }
 
     /// The next signal, or `None` at the instant `until`; an error when the agent is stopping.
@@ -156,6 +172,23 @@ impl Drop for Ending {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_end_of_a_trial_is_known_until_the_thread_takes_it() {
+        let rollout = Rollout::default();
+        rollout.publish(Vec::new(), Vec::new());
+        rollout.signal(Signal::Reloaded);
+        rollout.signal(Signal::Ended {
+            stream: "web".to_owned(),
+            version: 2,
+            reason: String::new(),
+        });
+        for is_pending in [true, true, false] {
+            assert_eq!(rollout.has_ended_trial("web", 2), is_pending);
+            assert!(!rollout.has_ended_trial("web", 3) && !rollout.has_ended_trial("api", 2));
+            drop(rollout.next(Instant::now()));
+        }
+    }
 
     #[test]
     fn a_thread_that_panics_leaves_a_note() {

@@ -16,6 +16,6 @@ mod settings;
 mod task;
 
 pub use handle::Rollout;
-pub(super) use handle::{Returned, RulesError, Signal};
+pub(super) use handle::{Returned, RulesError, RulesTrial, Signal};
 pub use saved::confirmed;
 pub use task::start;

@@ -56,9 +56,45 @@ pub trait AgentDocuments: Send + Sync + 'static {
     fn view(&self, query: &ViewQuery) -> Result<View, String>;
 }
 
+impl Agent {
+    /// The part of the config in effect, with its notes.
+    fn status_of_config(&self) -> Status {
+        let (mut lists, of_lists) = self.lists.status();
+        let live = self.changing.live();
+        let (config, databases, left_out) = (live.config(), live.databases(), live.left_out());
+        of_classes(&mut lists.lists, databases.lists());
+        let (protected, never_banned) = protect::by_exemption(live.detected());
+        let of_left_out = left_out.iter().map(ToString::to_string).collect();
+        Status {
+            last_reload: live.last(),
+            trial: live.trial(),
+            limits: LimitDefinition::of_config(config),
+            never_limit: config
+                .agent
+                .never_limit
+                .iter()
+                .map(ToString::to_string)
+                .collect(),
+            protected,
+            never_banned,
+            allowed: live.allowances().to_vec(),
+            left_out: left_out.to_vec(),
+            notes: [of_lists, databases.notes(), of_left_out].concat(),
+            fair: self.fair.statuses(config),
+            ban_lists: Some(lists).filter(|lists| !lists.lists.is_empty()),
+            geo: databases.status(),
+            ..Status::default()
+        }
+    }
+}
+
 impl AgentDocuments for Agent {
     fn status(&self, extent: Extent) -> Result<Status, String> {
-        let mut status = match self.packets.load_full() {
+        // A change of the config swaps the packets, then the config, and then reports to the fleet: what is read in the reverse
+        // order is of no change that what was read before it lacks.
+        let (rules, of_rules) = self.rollout.status();
+        let of_config = self.status_of_config();
+        let of_packets = match self.packets.load_full() {
             Some(packets) => packets
                 .for_client(|in_effect| in_effect.status(extent))
                 .map_err(text)?,
@@ -68,58 +104,50 @@ impl AgentDocuments for Agent {
                 ..Status::default()
             },
         };
-        status.version = env!("CARGO_PKG_VERSION").to_owned();
-        status.config = self.file.as_ref().map(|file| file.display().to_string());
-        status.groups = self.groups.names();
-        status.counter_resets = self.counter_resets.load(Ordering::Relaxed);
-        status.uptime_seconds = self.started.elapsed().as_secs();
         let requests = self.requests().current().load();
-        status.notes.extend(requests.notes());
-        status.reservations = requests.reservations_status();
-        status.has_room = status.has_room.or_else(|| requests.has_room());
-        status.notes.extend(self.groups.notes());
-        status.notes.extend(self.state.notes());
-        status.notes.extend(self.recorder.notes());
-        let (lists, notes) = self.lists.status();
-        status.notes.extend(notes);
-        status.ban_lists = Some(lists).filter(|lists| !lists.lists.is_empty());
-        let live = self.changing.live();
-        status.notes.extend(live.databases().notes());
-        status.geo = live.databases().status();
-        if let Some(lists) = &mut status.ban_lists {
-            of_classes(&mut lists.lists, live.databases().lists());
-        }
-        status.last_reload = live.last();
-        status.trial = live.trial();
-        status.left_out = live.left_out().to_vec();
+        let (cluster, of_cluster) = self.fleet.status();
+        let (crowdsec, of_crowdsec) = self.crowdsec.status();
+        let (attacks, attacks_total) = self.attacks.get();
+        let notifications = self.notifier.status();
+        let notes = [
+            of_packets.notes,
+            requests.notes().collect(),
+            self.groups.notes(),
+            self.state.notes(),
+            self.recorder.notes(),
+            of_config.notes,
+            of_cluster,
+        ];
+        let mut status = Status {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            mode: of_packets.mode,
+            uptime_seconds: self.started.elapsed().as_secs(),
+            config: self.file.as_ref().map(|file| file.display().to_string()),
+            interfaces: of_packets.interfaces,
+            totals: of_packets.totals,
+            sources: of_packets.sources,
+            bypass: of_packets.bypass,
+            proofs: of_packets.proofs,
+            bans: of_packets.bans,
+            counter_resets: self.counter_resets.load(Ordering::Relaxed),
+            has_room: of_packets.has_room.or_else(|| requests.has_room()),
+            groups: self.groups.names(),
+            memory: of_packets.memory,
+            notes: notes.concat(),
+            attacks,
+            attacks_total,
+            notifications,
+            cluster,
+            reservations: requests.reservations_status(),
+            crowdsec,
+            rules,
+            ..of_config
+        };
+        status.notes.extend(fair_notes(&status));
+        let of_notifications = Notifier::notes(&status.notifications);
         status
             .notes
-            .extend(status.left_out.iter().map(ToString::to_string));
-        (status.protected, status.never_banned) = protect::by_exemption(live.detected());
-        status.allowed = live.allowances().to_vec();
-        status.limits = LimitDefinition::of_config(live.config());
-        status.fair = self.fair.statuses(live.config());
-        status.never_limit = live
-            .config()
-            .agent
-            .never_limit
-            .iter()
-            .map(ToString::to_string)
-            .collect();
-        drop(live);
-        let (cluster, notes) = self.fleet.status();
-        status.notes.extend(notes);
-        status.cluster = cluster;
-        (status.attacks, status.attacks_total) = self.attacks.get();
-        status.notes.extend(fair_notes(&status));
-        status.notifications = self.notifier.status();
-        status.notes.extend(Notifier::notes(&status.notifications));
-        let (crowdsec, notes) = self.crowdsec.status();
-        status.notes.extend(notes);
-        status.crowdsec = crowdsec;
-        let (rules, notes) = self.rollout.status();
-        status.notes.extend(notes);
-        status.rules = rules;
+            .extend([of_notifications, of_crowdsec, of_rules].concat());
         Ok(status)
     }
 

@@ -2,11 +2,14 @@
 
 use common::limiter::Rate;
 use common::rate_limiter::Policy;
+use testbed::random::Random;
 
 use super::seconds;
-use super::world::{Dice, MS, SECOND, TICK, World};
+use super::world::{MS, SECOND, TICK, World};
 
 pub(super) const N: u64 = 1_000;
+/// Sequences of random events.
+const SEEDS: u64 = 100;
 
 pub(super) fn windows(count: u64, time: u64) -> [(&'static str, Policy); 3] {
     let rate = seconds(count, time);
@@ -112,19 +115,20 @@ fn reloads_reset_no_quota() {
     }
 }
 
-/// Joins, kills, reloads, a store that is emptied, full or away, at random. A killed host takes the units that it has not
-/// published with it: those of two syncs, and those below the threshold.
+/// Joins, kills, reloads, a store that is emptied, full or away, at random. A killed host takes the units with it that it
+/// has passed since its last exchange, which may be those of an outage; those of two syncs, and those below the threshold.
+/// A store that is emptied while it is away is another case: no host knows by then what it had.
 #[test]
 fn random_events_pass_no_quota_again() {
     for (name, policy) in quotas() {
-        for seed in 0..12 {
+        for seed in 0..SEEDS {
             let mut world = World::new(policy, 3, 1, 100 * MS);
-            world.dice = Dice(seed);
-            let (mut kills, mut back) = (0, 0);
+            world.random = Random::new(seed);
+            let (mut kills, mut back, mut unpublished) = (0, 0, 0);
             let mut events = String::new();
             for step in 0..24 {
-                let nth = world.dice.below(world.hosts.len() as u64) as usize;
-                let event = world.dice.below(7);
+                let nth = world.random.below(world.hosts.len() as u64) as usize;
+                let event = world.random.below(7);
                 events.push_str(&format!(" {event}"));
                 let is_away = step < back;
                 (world.ledger.is_away, world.ledger.is_full) = (is_away, false);
@@ -133,9 +137,11 @@ fn random_events_pass_no_quota_again() {
                     0 if world.hosts.len() < 6 && !is_away => world.join(),
                     1 if !is_away => {
                         kills += 1;
+                        let host = world.hosts[nth].as_ref();
+                        unpublished += host.map_or(0, |host| host.unpublished);
                         world.restart(nth);
                     }
-                    2 => world.ledger.empty(),
+                    2 if !is_away => world.ledger.empty(),
                     3 if !is_away => (world.ledger.is_full, back) = (true, step + 3),
                     4 if !is_away => (world.ledger.is_away, back) = (true, step + 3),
                     5 => {
@@ -145,7 +151,7 @@ fn random_events_pass_no_quota_again() {
                     }
                     _ => {}
                 }
-                let host = world.dice.below(world.hosts.len() as u64) as usize;
+                let host = world.random.below(world.hosts.len() as u64) as usize;
                 world.run(SECOND, &|nth, _, _| {
                     f64::from(u8::from(nth == host || step % 5 == 0))
                         * 0.08
@@ -157,10 +163,12 @@ fn random_events_pass_no_quota_again() {
             let total = world.total(0) as f64;
             // Below the threshold once, then two syncs of the demand.
             let lost = if kills == 0 { 0.0 } else { N as f64 / 12.0 };
-            let lost = lost + f64::from(kills) * 0.2 * 0.08 * N as f64;
+            let lost = lost + f64::from(kills) * 0.2 * 0.08 * N as f64 + unpublished as f64;
+            // Buckets drop what they pass without the store, since their refill pays for it: not in 24 s of ten hours.
+            let most = if name == "bucket" { 2.0 } else { 1.1 };
             eprintln!("{name}, seed {seed}: {total}, {kills} kills:{events}");
             assert!(
-                total <= 1.1 * N as f64 + lost,
+                total <= most * N as f64 + lost,
                 "{name}, seed {seed}: {total}"
             );
         }

@@ -8,6 +8,7 @@ use common::rate_limiter::Policy;
 use common::share::Share;
 use config::policy::OnFull;
 use decide::{Fingerprint, Fingerprints, StateStore};
+use testbed::random::Random;
 
 use super::super::peer::{News, Peer, PeerHost};
 use super::super::use_log::{Changes, LEAST_LIFE, Name, UseLog, Writes};
@@ -21,19 +22,6 @@ pub(super) const SECOND: u64 = 1_000 * MS;
 pub(super) const TICK: u64 = 5 * MS;
 /// The limit's number in publications.
 pub(super) const NUMBER: u64 = 7;
-
-/// A deterministic random generator.
-pub(super) struct Dice(pub(super) u64);
-
-impl Dice {
-    pub(super) fn below(&mut self, most: u64) -> u64 {
-        self.0 = self
-            .0
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % most
-    }
-}
 
 /// The lease of a host, as [`Terms::lease_for`](crate::member::Terms::lease_for).
 const fn lease_of(sync: u64) -> u64 {
@@ -203,6 +191,8 @@ pub(super) struct Host {
     pub(super) is_cut_off: bool,
     /// Whether it stands still.
     pub(super) is_stopped: bool,
+    /// The units that it has passed since its last exchange.
+    pub(super) unpublished: u64,
 }
 
 impl Host {
@@ -302,6 +292,7 @@ impl Host {
     fn replied(&mut self, now: u64, requested_at: u64, (news, changes, is_new): &Reply) {
         let here = now + self.ahead;
         (self.replied, self.sequence) = (here, self.peer.sequence());
+        self.unpublished = 0;
         if *is_new {
             self.peer.expect_all(news);
         }
@@ -353,7 +344,7 @@ pub(super) struct World {
     pub(super) stalls: (u64, u64),
     /// How long a request and a reply take, each.
     pub(super) one_way: u64,
-    pub(super) dice: Dice,
+    pub(super) random: Random,
     pub(super) ledger: Ledger,
     pub(super) hosts: Vec<Option<Host>>,
     pub(super) keys: Vec<Fingerprint>,
@@ -373,7 +364,7 @@ impl World {
             lost: 0,
             stalls: (0, 1),
             one_way: 0,
-            dice: Dice(7),
+            random: Random::new(7),
             // Its store is not new.
             ledger: Ledger {
                 begun: Some(0),
@@ -400,12 +391,12 @@ impl World {
     pub(super) fn host(&mut self, sync: u64) -> Host {
         let store = StateStore::new(vec![self.policy], self.capacity, OnFull::Share)
             .keyed(Duration::from_nanos(sync));
-        let ahead = self.dice.below(1_000_000) * SECOND;
+        let ahead = self.random.below(1_000_000) * SECOND;
         let name = format!("host-{}-{}", self.hosts.len(), self.now);
         let peer = Peer::new(name, 10_000, Duration::from_nanos(sync));
-        let next_sync = self.now + self.dice.below(sync);
+        let next_sync = self.now + self.random.below(sync);
         // Its estimate of the store's clock is wrong by up to two milliseconds.
-        let error = self.dice.below(4 * MS);
+        let error = self.random.below(4 * MS);
         store.set_clock(
             0u64.wrapping_sub(ahead)
                 .wrapping_add(error)
@@ -430,6 +421,7 @@ impl World {
             is_serving: true,
             is_cut_off: false,
             is_stopped: false,
+            unpublished: 0,
         }
     }
 
@@ -448,12 +440,12 @@ impl World {
             };
             let now = self.now + host.ahead;
             if self.now >= host.next_sync && host.request.is_none() {
-                host.next_sync = self.now + host.sync * 9 / 10 + self.dice.below(host.sync / 5);
-                if self.dice.below(1_000) < self.stalls.0 {
-                    host.next_sync += self.dice.below(self.stalls.1);
+                host.next_sync = self.now + host.sync * 9 / 10 + self.random.below(host.sync / 5);
+                if self.random.below(1_000) < self.stalls.0 {
+                    host.next_sync += self.random.below(self.stalls.1);
                 }
-                let arrives = self.dice.below(1_000) >= self.lost;
-                let is_answered = self.dice.below(1_000) >= self.lost;
+                let arrives = self.random.below(1_000) >= self.lost;
+                let is_answered = self.random.below(1_000) >= self.lost;
                 let arrives = arrives.then_some(self.now + self.one_way);
                 host.publish(self.now, (arrives, is_answered));
             }
@@ -465,7 +457,9 @@ impl World {
                 host.owed[key] += demand(nth, key, self.passed.len() as u64 * TICK);
                 while host.owed[key] >= 1.0 {
                     host.owed[key] -= 1.0;
-                    passed[key] += u32::from(host.store.allowed(*fingerprint, now, 1));
+                    let is_allowed = host.store.allowed(*fingerprint, now, 1);
+                    passed[key] += u32::from(is_allowed);
+                    host.unpublished += u64::from(is_allowed);
                 }
             }
         }

@@ -3,6 +3,7 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
+use serde_json::Value;
 use testbed::delay::delayed;
 use testbed::fleet::{Asker, Host, KEYS, passed_during};
 use testbed::redis::Redis;
@@ -84,6 +85,13 @@ fn far_away(redis: &Redis) -> String {
     format!("store = \"redis://{store}\"")
 }
 
+/// Whether a host had the store's reply within the second for which its start waits: else it enforces the whole limit.
+fn had_a_reply(host: &Host) -> bool {
+    ["keys", "lease"]
+        .map(Value::from)
+        .contains(&host.cluster()["limits"][0]["share_from"])
+}
+
 /// Requests from the first instant on.
 fn hosts_that_join_wait_for_the_use_of_others() {
     let redis = Redis::start(&[]);
@@ -93,17 +101,19 @@ fn hosts_that_join_wait_for_the_use_of_others() {
     joined(&first, 1);
     let mut passed = vec![exhaust(&first[0])];
     settle(std::slice::from_ref(&redis), &first);
-    let mut others = Vec::new();
+    let (mut others, mut late) = (Vec::new(), 0);
     for node in ["b", "c", "d"] {
         let host = Host::start(node, &far_away(&redis), &daily("fixed-window"));
+        late += u64::from(!had_a_reply(&host));
         passed.push(host.connect().ask(N));
         others.push(host);
     }
     let total: u64 = passed.iter().sum();
     let event = "three hosts join a used-up quota, 40 ms to the store, and ask at once";
-    passed_during(event, total, N);
+    passed_during(event, total, N * (1 + late));
     assert!(passed[0] >= N, "{passed:?}");
-    assert!(total as f64 <= most(&redis, begun), "{passed:?}");
+    let most = most(&redis, begun) + (N * late) as f64;
+    assert!(total as f64 <= most, "{passed:?}, {late} without a reply");
 }
 
 fn hosts_that_join_wait_for_their_shares() {
@@ -112,16 +122,18 @@ fn hosts_that_join_wait_for_their_shares() {
     let redis = Redis::start(&[]);
     // One unit a second refills while the hosts start.
     let limit = format!("rate = \"1/s\"\nburst = {BURST}");
-    let (mut passed, mut fleet) = (Vec::new(), Vec::new());
+    let (mut passed, mut fleet, mut late) = (Vec::new(), Vec::new(), 0);
     for node in ["a", "b", "c", "d"] {
         let host = Host::start(node, &far_away(&redis), &limit);
+        late += u64::from(!had_a_reply(&host));
         passed.push(host.connect().ask(BURST));
         fleet.push(host);
     }
     let total: u64 = passed.iter().sum();
     let event = "four hosts start one after the other, 40 ms to the store, `cluster = \"shares\"`";
-    passed_during(event, total, BURST);
-    assert!(total <= BURST * 11 / 10, "{passed:?}");
+    passed_during(event, total, BURST * (1 + late));
+    let most = BURST * (11 + 10 * late) / 10;
+    assert!(total <= most, "{passed:?}, {late} without a reply");
     assert!(total >= BURST / 2, "{passed:?}");
 }
 

@@ -121,6 +121,10 @@ fn a_cluster_of_stores_is_found_from_one_of_its_nodes() {
         &format!("{LIMIT}{more}"),
     );
     joins(&host);
+    host.until(PATIENCE, "all leased", |cluster| {
+        let limits = cluster["limits"].as_array().unwrap();
+        limits.iter().all(|limit| limit["share_from"] == "lease")
+    });
     let ledgers = nodes.each_ref().map(|node| {
         node.cli(&["--raw", "keys", "weir:*:ledger"])
             .lines()

@@ -265,7 +265,6 @@ fn a_set_that_drifted_is_reconciled() {
         !agent.is_banned("10.77.0.7") && agent.is_banned("10.77.0.9")
     });
     assert!(agent.is_banned("10.77.0.8"));
-    assert!(lapi.pulls().0 >= 2);
 }
 
 fn decisions_survive_a_restart_and_a_reboot_while_the_api_is_away() {
@@ -278,6 +277,8 @@ fn decisions_survive_a_restart_and_a_reboot_while_the_api_is_away() {
     let config = network.config("", &table(&lapi.url(), ""));
     let agent = network.start_in_boot("a", &config);
     wait("the bans", || agent.is_banned("10.77.0.8"));
+    // An agent that ends waits for a save for a second at most.
+    wait("the save", || network.state().join("crowdsec").exists());
     agent.stop(Signal::SIGTERM);
     lapi.behave(Manner::Status(500, ""));
     // The kernel refuses without an agent, the next takes it over, and so does one after a kill.
@@ -504,6 +505,7 @@ fn metrics_are_what_the_api_has_served_and_received() {
     };
     wait("the decisions", || metric("decisions", &[]) == 4.0);
     wait("the bans", || metric("banned_prefixes", &[]) == 3.0);
+    wait("the end of the pull", || metric("up", &[]) == 1.0);
     let ignored = [
         ("scope", 1),
         ("type", 2),
@@ -520,7 +522,7 @@ fn metrics_are_what_the_api_has_served_and_received() {
             "{reason}"
         );
     }
-    assert_eq!((metric("up", &[]), metric("exceptions", &[])), (1.0, 0.0));
+    assert_eq!(metric("exceptions", &[]), 0.0);
     network.told(&["unban", "10.78.3.4"]);
     // A page may be some milliseconds old.
     wait("the exception", || metric("exceptions", &[]) == 1.0);

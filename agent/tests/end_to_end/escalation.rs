@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use testbed::tests;
 use testbed::trials::Test;
+use testbed::wait::until;
 
 use crate::support::{Agent, Network};
 use crate::traffic::{PORT, burst, udp_from};
@@ -73,15 +74,11 @@ fn a_source_that_an_application_keeps_refusing_is_banned_in_xdp() {
     assert_eq!((bans().len(), ban["cidr"].as_str()), (1, Some("10.77.0.7")));
     let left = ban["expires_in_seconds"].as_f64().unwrap();
     assert!(left > 200.0 && left <= 300.0, "{left}");
-    let events = agent.lines(&["events", "--json"]);
-    let banned: Vec<_> = events
-        .iter()
-        .filter(|event| event["verdict"] == "banned")
-        .collect();
+    let banned = agent.events(1, |event| event["verdict"] == "banned");
     assert_eq!(
         (banned.len(), &banned[0]["source"]),
         (1, &"10.77.0.7".into()),
-        "{events:?}"
+        "{banned:?}"
     );
     assert!(
         banned[0]["reason"]
@@ -100,11 +97,12 @@ fn a_source_that_an_application_keeps_refusing_is_banned_in_xdp() {
     network.told(&["ban", "10.77.0.8"]);
     assert_eq!((0..40).filter(|_| decide("10.77.0.8")).count(), 0);
     assert_eq!((0..40).filter(|_| decide("10.77.0.6")).count(), 0);
-    let deadline = Instant::now() + Duration::from_secs(300);
-    while bans().len() < 3 {
-        assert!(Instant::now() < deadline, "no ban came of 40 refusals");
-        thread::sleep(Duration::from_millis(20));
-    }
+    until("a ban of 40 refusals", || {
+        let bans = bans();
+        bans.iter()
+            .any(|ban| ban["cidr"] == "10.77.0.6")
+            .then_some(())
+    });
     let expires = |source: &str| {
         let bans = bans();
         bans.iter().find(|ban| ban["cidr"] == source).unwrap()["expires_in_seconds"].as_f64()

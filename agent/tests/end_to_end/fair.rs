@@ -121,10 +121,9 @@ fn assert_polite(times: f64) {
         assert_eq!(refused(&agent), ended, "refused after the end");
         assert_history_of_onset_and_end(&agent);
         // Polite datagrams count until now.
-        let is_calm = [window, all].map(|watch| watch.is_calm());
-        (before, after, polite_from, status, off, is_calm)
+        (before, after, polite_from, status, off, window.is_calm())
     };
-    let (before, after, polite_from, status, off, [is_calm, is_all_calm]) =
+    let (before, after, polite_from, status, off, is_calm) =
         beside(&network, &server, &sources, work);
     let used = (after.0 - before.0) as f64 / (after.1 - before.1) as f64;
     let polite = sources.groups[POLITE]
@@ -157,16 +156,16 @@ fn assert_polite(times: f64) {
         let level = fair["level"].as_f64().unwrap();
         assert!((0.1..0.3).contains(&(level / CAPACITY)), "{fair:#}");
     }
-    let events = agent.lines(&["events", "--json"]);
-    let count = |kind: &str| {
-        events
-            .iter()
-            .filter(|event| event["verdict"] == kind)
-            .count()
-    };
-    let onsets = count("overload");
-    assert!(onsets == 1 || (onsets > 1 && !is_all_calm), "{events:#?}");
-    assert_eq!(onsets, count("overload-ended"), "{events:#?}");
+    // A server that was held up has an onset of its own, which ends as well.
+    let onsets = until("each onset has ended", || {
+        let events = agent.lines(&["events", "--json"]);
+        let [onsets, ends] = ["overload", "overload-ended"].map(|kind| {
+            let of_kind = events.iter().filter(|event| event["verdict"] == kind);
+            of_kind.count()
+        });
+        (onsets == ends).then_some(onsets)
+    });
+    assert!(onsets == 1 || (onsets > 1 && !all.is_calm()), "{onsets}");
 }
 
 /// Asserts that the history has seconds before an onset, those of the level, and others after its end.
@@ -254,8 +253,9 @@ fn nobody_is_held_to_the_level_of_a_dead_agent() {
         thread::sleep(Duration::from_millis(2_200));
         let free = rate(Duration::from_secs(2));
         println!("with the agent {held:.0}/s, without {free:.0}/s");
-        // Five sources at 1,000 a second with their bursts, and polite ones.
-        assert!(free < 6_500.0, "{free}/s without the agent");
+        // Five sources at 1,000 a second, with whole bursts if the sender was held up meanwhile, and polite ones; what the
+        // socket had queued besides.
+        assert!(free < 8_000.0, "{free}/s without the agent");
         if is_calm_with_agent && watch.is_calm() {
             assert!(
                 (1_000.0..3_000.0).contains(&held),

@@ -120,8 +120,10 @@ fn a_service_that_reports_its_load_serves_polite_sources() {
             });
             // Requests from before the level are served first.
             agent.wait_for("a short queue", |status| {
-                let wait = fair(status)["load"]["wait_seconds"].as_f64().unwrap();
-                wait < 0.1
+                let fair = fair(status);
+                let (load, level) = (&fair["load"], &fair["level"]);
+                let wait = load["wait_seconds"].as_f64().unwrap();
+                load["is_reported"] == true && level.is_f64() && wait < 0.1
             });
             let from = sources.now() + 1;
             let watch = Watch::begin(&agent, &[&work.gaps[0], &work.gaps[1], &sources.gaps]);

@@ -275,8 +275,11 @@ fn top_by_prefix_has_its_own_options() {
             "{arguments:?}: {said}"
         );
     }
-    let text = under_traffic(&network, || {
-        found(&agent);
+    // More than the agent counts one by one.
+    let text = while_sending(&network, &mixture(), 100, || {
+        until("a sample", || {
+            (found(&agent)["one_in"].as_u64() > Some(1)).then_some(())
+        });
         let output = network.command(&["top", "--by", "prefix", "--once", "-n", "1"]);
         String::from_utf8(output.stdout).unwrap()
     });

@@ -215,14 +215,10 @@ fn a_list_in_a_file_refuses_and_follows_the_file() {
         "{list}"
     );
     assert_eq!(arriving(&network, [7, 8, 10]), [0, 0, 20]);
-    let events = agent.lines(&["events", "--json"]);
-    let of_lists: Vec<&Value> = events
+    let events = agent.events(3, |event| event["source"] == "list drop");
+    let verdicts: Vec<_> = events
         .iter()
-        .filter(|event| event["source"] == "list drop")
-        .collect();
-    let verdicts: Vec<&str> = of_lists
-        .iter()
-        .filter_map(|event| event["verdict"].as_str())
+        .map(|event| event["verdict"].clone())
         .collect();
     assert_eq!(verdicts, ["list-updated", "list-updated", "list-failed"]);
     let bans = network.command(&["bans"]);

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 use testbed::tests;
 use testbed::trials::Test;
+use testbed::wait::wait;
 
 use crate::support::Network;
 use crate::traffic::{PORT, burst, udp_from};
@@ -230,6 +231,8 @@ fn state_older_than_half_a_minute_survives_a_power_cut() {
     let network = Network::new();
     let config = network.config(SMALL, &limits());
     let agent = network.start_in_boot("a", &config);
+    // The save of the start has none of what follows.
+    wait("the first save", || state_file(&network).exists());
     burst(&network, &[to_port(7, 0)], 60);
     network.told(&["ban", "10.77.0.9"]);
     let done = std::time::SystemTime::now();

@@ -5,6 +5,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use common::packet::build::Frame;
+use nix::fcntl::{AT_FDCWD, RenameFlags, renameat2};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 use testbed::process::memory;
@@ -322,8 +323,13 @@ fn a_recording_that_cannot_be_written_at_its_end_is_written_once_it_can() {
     agent.json(&["record", "--for", "1h"]);
     burst(&network, &[udp_from(10)], 30);
     let moved = network.state().with_extension("moved");
-    std::fs::rename(network.state(), &moved).unwrap();
-    std::fs::write(network.state(), b"").unwrap();
+    // At once, since the agent makes a directory that it misses.
+    std::fs::write(&moved, b"").unwrap();
+    let exchange = || {
+        let flags = RenameFlags::RENAME_EXCHANGE;
+        renameat2(AT_FDCWD, &network.state(), AT_FDCWD, &moved, flags).unwrap();
+    };
+    exchange();
     for arguments in [
         ["record", "--stop"].as_slice(),
         &["record", "--stop"],
@@ -344,8 +350,7 @@ fn a_recording_that_cannot_be_written_at_its_end_is_written_once_it_can() {
     assert!(notes.contains("the recording is not written"), "{notes}");
     // It has ended.
     burst(&network, &[udp_from(10)], 40);
-    std::fs::remove_file(network.state()).unwrap();
-    std::fs::rename(&moved, network.state()).unwrap();
+    exchange();
     // Unless the agent's own attempt came first.
     network.command(&["record", "--stop"]);
     let status = agent.json(&["record", "--status"]);

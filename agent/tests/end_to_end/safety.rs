@@ -396,12 +396,8 @@ fn a_gateway_that_appears_later_is_exempt_though_its_network_is_banned() {
         protected(status) == ["10.77.0.10"]
     });
     assert_eq!(passed(), [0, 0]);
-    let events = agent.lines(&["events", "--json"]);
-    let reasons: Vec<&str> = events
-        .iter()
-        .filter(|event| event["verdict"] == "protected")
-        .map(|event| event["reason"].as_str().unwrap())
-        .collect();
+    let events = agent.events(2, |event| event["verdict"] == "protected");
+    let reasons: Vec<_> = events.iter().map(|event| event["reason"].clone()).collect();
     assert_eq!(
         reasons,
         [

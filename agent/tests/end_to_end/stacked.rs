@@ -351,15 +351,15 @@ fn a_device_stays_limited_until_another_charges_for_it() {
         });
     });
     assert_eq!(passed, 0, "{:?}", agent.lines(&["events", "--json"]));
-    let events = agent.lines(&["events", "--json"]);
-    let of = |name: &str| -> Vec<_> {
-        let of_name = |event: &&Value| event["source"] == *format!("interface {name}");
-        let found = events.iter().filter(of_name);
-        found.map(|event| event["verdict"].clone()).collect()
+    let of = |name: &str, count: usize| -> Vec<_> {
+        let source = format!("interface {name}");
+        let events = agent.events(count, |event| event["source"] == *source);
+        let verdicts = events.iter().map(|event| event["verdict"].clone());
+        verdicts.collect()
     };
     // The first is of the start, which has no such interface.
-    assert_eq!(of("weir1"), ["detached", "detached", "attached"]);
-    assert_eq!(of("upper0"), ["detached"]);
+    assert_eq!(of("weir1", 3), ["detached", "detached", "attached"]);
+    assert_eq!(of("upper0", 1), ["detached"]);
 }
 
 /// A reload takes long, and the host does not wait for it.

@@ -103,12 +103,8 @@ pub fn resolvers_are_followed() {
             resolvers(status) == [address]
         });
     }
-    let events = agent.lines(&["events", "--json"]);
-    let reasons: Vec<&str> = events
-        .iter()
-        .filter(|event| event["verdict"] == "protected")
-        .map(|event| event["reason"].as_str().unwrap())
-        .collect();
+    let events = agent.events(2, |event| event["verdict"] == "protected");
+    let reasons: Vec<_> = events.iter().map(|event| event["reason"].clone()).collect();
     assert_eq!(
         reasons,
         [

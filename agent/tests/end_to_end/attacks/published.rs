@@ -191,6 +191,8 @@ pub fn clients_of_a_published_port_connect_in_a_flood_and_without() {
             let published = Published::new(&network, &rule);
             let agent = published.start(attach, &format!("{RATE}prove = {prove}"));
             let case = format!("{attach}, prove = {prove}");
+            // A program that lists the rules is ended after 2 s, and asked again at the next turn.
+            agent.wait_for("the port", |_| names_the_port(&agent));
             assert_eq!(published.greeted(6), 6, "{case}");
             let greeted = in_flood(&network, PUBLISHED, || published.greeted(6));
             assert_eq!(greeted, 6, "in a flood, {case}");
@@ -219,6 +221,7 @@ pub fn clients_connect_by_whatever_their_port_is_translated() {
                 translate(&network, program, is_ipv6, is_redirect);
                 let agent = published.start("tc", &format!("{RATE}prove = \"always\""));
                 let case = format!("{program}, {address}, redirect: {is_redirect}");
+                agent.wait_for("the port", |_| names_the_port(&agent));
                 assert_eq!(published.greeted(4), 4, "{case}");
                 assert!(names_the_port(&agent), "{case}");
             }
@@ -267,9 +270,9 @@ pub fn a_port_is_left_alone_while_a_rule_of_any_form_translates_it() {
     ];
     for (besides, rule) in forms {
         use_rules(&network, besides, rule);
-        agent.wait_for(rule, |_| names_the_port(&agent));
-        let notes = agent.json(&["status"])["notes"].to_string();
-        assert!(!notes.contains("may be unknown"), "{rule}: {notes}");
+        agent.wait_for(rule, |status| {
+            names_the_port(&agent) && !status["notes"].to_string().contains("may be unknown")
+        });
         use_rules(&network, "", "accept");
         agent.wait_for("no rule", |_| !names_the_port(&agent));
     }
@@ -283,7 +286,9 @@ pub fn a_limit_on_open_connections_says_that_it_counts_none_of_a_published_port(
     let agent = published.start("tc", "concurrent = 3");
     assert_eq!(published.greeted(1), 1);
     let note = format!("counts no connections to port {PUBLISHED}:");
-    assert!(agent.json(&["status"])["notes"].to_string().contains(&note));
+    agent.wait_for("the note", |status| {
+        status["notes"].to_string().contains(&note)
+    });
     check_and_doctor_say(&network, &note);
 }
 

@@ -1,11 +1,12 @@
 //! Three hosts of a fleet, a store and a publisher.
 
-use std::fs;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use nix::fcntl::{Flock, FlockArg};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
@@ -243,6 +244,25 @@ impl Fleet {
     /// An object of the stream in a folder.
     pub fn object(&self, name: &str) -> PathBuf {
         self.path("store/web").join(name)
+    }
+
+    /// Replaces an object as hosts and publishers do: whole, and not between what another reads and writes.
+    pub fn replace(&self, name: &str, text: &str) {
+        let path = self.object(name);
+        let lock = File::create(self.object("index.lock")).unwrap();
+        let _lock = Flock::lock(lock, FlockArg::LockExclusive).unwrap();
+        let next = self.path("next");
+        fs::write(&next, text).unwrap();
+        fs::rename(&next, path).unwrap();
+    }
+
+    /// Waits until all hosts have reported that they keep the newest version.
+    pub fn until_reported(&self) {
+        let began = Instant::now();
+        while self.status()["held"] != HOSTS {
+            assert!(began.elapsed() < PATIENCE, "{}", self.status());
+            thread::sleep(Duration::from_millis(50));
+        }
     }
 
     pub fn hosts(&self) -> Vec<Host> {

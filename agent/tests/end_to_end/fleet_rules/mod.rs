@@ -7,13 +7,10 @@ mod stores;
 mod teams;
 
 use std::fs;
-use std::thread;
-use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 use testbed::tests;
 use testbed::trials::Test;
-use testbed::wait::PATIENCE;
 
 use fleet::{Fleet, HOSTS, canary_of, rules, said, spread, until_held};
 use packets::{
@@ -57,11 +54,7 @@ fn good_rules_reach_all_hosts_after_the_canary() {
     let fleet = Fleet::new();
     let mut hosts = spread(&fleet);
     // The publisher sees them once they have reported.
-    let began = Instant::now();
-    while fleet.status()["held"] != HOSTS {
-        assert!(began.elapsed() < PATIENCE, "{}", fleet.status());
-        thread::sleep(Duration::from_millis(50));
-    }
+    fleet.until_reported();
     let status = fleet.status();
     assert_eq!((&status["head"], &status["behind"]), (&1.into(), &0.into()));
     // A start has them without the store.
@@ -85,7 +78,7 @@ fn bad_rules_reach_the_canary_only_and_are_rolled_back() {
     let fleet = Fleet::new();
     let hosts = spread(&fleet);
     // One request an hour, where a hundred a second were allowed.
-    let published = fleet.publish(&rules("1/h"), &[]);
+    let published = fleet.publish(&rules("1/h"), &["--bake", "1h"]);
     let (canary, others) = canary_of(&published, &hosts);
     canary.until("on trial", |rules| rules["state"] == "trying");
     assert_eq!(canary.request(1_000), 100);
@@ -141,8 +134,8 @@ fn documents_that_do_not_count_change_nothing() {
         (first, "is older than version 2"),
     ];
     for (count, (object, reason)) in (1..).zip(cases) {
-        fs::write(fleet.object("releases/2"), object).unwrap();
-        fs::write(fleet.object("index"), &other).unwrap();
+        fleet.replace("releases/2", &object);
+        fleet.replace("index", &other);
         for host in &hosts {
             host.until("refused", |rules| rules["refusals"] == count);
             let events = host.events("rules-refused");
@@ -153,8 +146,8 @@ fn documents_that_do_not_count_change_nothing() {
             );
         }
         // The document that counts is no refusal any more.
-        fs::write(fleet.object("releases/2"), &second).unwrap();
-        fs::write(fleet.object("index"), &index).unwrap();
+        fleet.replace("releases/2", &second);
+        fleet.replace("index", &index);
         for host in &hosts {
             host.until("taken", |rules| rules["refused"].is_null());
         }
@@ -217,7 +210,7 @@ fn an_operator_ends_the_trial_of_rules() {
     let output = canary.command(&["reload"]);
     assert!(output.status.success(), "{}", said(&output));
     assert_eq!(canary.rate().as_deref(), Some("5/s"));
-    assert_eq!(canary.rules()["replaced"][0], "limit web");
+    canary.until("replaced", |rules| rules["replaced"][0] == "limit web");
     fs::write(&own, text).unwrap();
     assert!(canary.command(&["reload"]).status.success());
     assert_eq!(canary.rate().as_deref(), Some("2000/s"));
@@ -236,6 +229,8 @@ fn an_operator_ends_the_trial_of_rules() {
 fn publishing_goes_on_whatever_others_leave_in_the_store() {
     let fleet = Fleet::new();
     let hosts = spread(&fleet);
+    // None of their own reports is being written.
+    fleet.until_reported();
     // A publisher that was killed before the index named its release, a report that is being written, and a forged one.
     fs::write(fleet.object("releases/2"), "cut").unwrap();
     let report = fs::read_to_string(fleet.object("reports/web-0")).unwrap();

@@ -69,7 +69,7 @@ pub fn a_team_has_its_limits_beside_those_of_the_fleet() {
         assert_eq!(events.lines().filter(confirmed).count(), 1, "{events}");
     }
     // Bad rules of the team concern the team alone.
-    team.publish_to(1, &team, &limit(API, "1/h"), &[]);
+    team.publish_to(1, &team, &limit(API, "1/h"), &["--bake", "1h"]);
     host.until_stream(TEAM, "on trial", |rules| {
         rules["state"] == "trying" && rules["version"] == 2
     });

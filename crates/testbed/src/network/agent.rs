@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use super::{INTERFACE, Network, agent};
-use crate::wait::PATIENCE;
+use crate::wait::{PATIENCE, until};
 
 impl Network {
     /// A config for another agent on the same interface, with its own socket and pins at `pins`.
@@ -300,6 +300,15 @@ impl Agent<'_> {
 
     pub fn is_banned(&self, source: &str) -> bool {
         !self.ban_of(source).is_null()
+    }
+
+    /// The events of which this holds, once there are so many: an event follows the state that it is about.
+    pub fn events(&self, count: usize, is: impl Fn(&Value) -> bool) -> Vec<Value> {
+        until("the events", || {
+            let mut events = self.lines(&["events", "--json"]);
+            events.retain(&is);
+            (events.len() >= count).then_some(events)
+        })
     }
 
     /// The documents of one command that prints one a line.

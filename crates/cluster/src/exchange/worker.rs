@@ -591,8 +591,8 @@ impl Worker {
             ..health.status(&self.cluster)
         };
         let share_from = match self.state {
-            ExchangeState::Joining => "joining".to_owned(),
-            ExchangeState::Exchanging => "keys".to_owned(),
+            ExchangeState::Joining => ClusterLimitStatus::JOINING.to_owned(),
+            ExchangeState::Exchanging => ClusterLimitStatus::KEYS.to_owned(),
             ExchangeState::Alone => self.cluster.when_store_is_down.to_string(),
         };
         for (name, multiplier, store) in self.held.engine.load().exchanged() {

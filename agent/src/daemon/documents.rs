@@ -90,8 +90,8 @@ impl Agent {
 
 impl AgentDocuments for Agent {
     fn status(&self, extent: Extent) -> Result<Status, String> {
-        // A change of the config swaps the packets, then the config, and then reports to the fleet: what is read in the reverse
-        // order is of no change that what was read before it lacks.
+        // A change replaces the packets first, then the config, then the report on the fleet's rules. In the reverse order, no
+        // part is older than one that was read before it.
         let (rules, of_rules) = self.rollout.status();
         let of_config = self.status_of_config();
         let of_packets = match self.packets.load_full() {

@@ -383,7 +383,7 @@ fn hosts_with_other_syncs_are_not_removed() {
     assert!(least == 3 || least == 2 && gone > 0, "{least}, {gone}");
     let passed = ask_all(&fleet, Duration::from_secs(10));
     passed_during("syncs of 100 ms and 3 s in one cluster", passed, N);
-    // What a host that counts as gone was left may pass beside what the others pass.
+    // A host that counts as gone may pass its earlier part besides.
     let gone = fleet.iter().map(Host::times_gone).sum::<usize>() as f64;
     let most = most(&redis, begun) + gone * N as f64 / 3.0;
     assert!(passed as f64 <= most, "{passed} of {most}");

@@ -1,6 +1,5 @@
 //! Elastic limits: what they pass above their rate, and when that ends.
 
-use std::cell::Cell;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -59,7 +58,7 @@ fn an_elastic_limit_on_requests_follows_the_host() {
     let network = Network::new();
     let cpus = HostCpus::idle();
     let agent = cpus.seen_by(|| network.start("", LIMIT));
-    let above = Cell::new(0);
+    let mut above = 0;
     let passes = |user: &str, cost: &str| {
         let key = format!("user={user}");
         let words = [
@@ -75,7 +74,7 @@ fn an_elastic_limit_on_requests_follows_the_host() {
         let user = users.next().unwrap();
         let passed = ["10", "19", "2"].map(|cost| passes(&user, cost));
         assert!(passed[0], "within the limit, room or not");
-        above.set(above.get() + passed[1..].iter().filter(|passed| **passed).count());
+        above += passed[1..].iter().filter(|passed| **passed).count();
         if passed == [true, true, false] {
             break user;
         }
@@ -87,7 +86,7 @@ fn an_elastic_limit_on_requests_follows_the_host() {
     let limit = agent.limit("requests");
     assert_eq!(
         (&limit["over"]["packets"], &limit["throttle"]),
-        (&above.get().into(), &"elastic up to 3 times".into())
+        (&above.into(), &"elastic up to 3 times".into())
     );
     cpus.become_busy();
     agent.wait_for("no room", |status| status["has_room"] == false);

@@ -79,7 +79,7 @@ impl Agent {
 
     /// The trial of a version that was begun, and was not seen to end.
     pub(crate) fn rules_trial(&self, stream: &str, version: u64) -> RulesTrial {
-        // Whoever ends a trial holds this lock until the signal of it waits.
+        // The end of a trial and its signal are under this lock.
         let one = self.changing().lock();
         if self.rules_trial_ends(stream, version).is_some() {
             RulesTrial::Lasts

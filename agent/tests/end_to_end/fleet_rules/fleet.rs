@@ -256,13 +256,22 @@ impl Fleet {
         fs::rename(&next, path).unwrap();
     }
 
-    /// Waits until all hosts have reported that they keep the newest version.
-    pub fn until_reported(&self) {
+    /// Waits until this holds for the publisher's view of the stream.
+    pub fn until(&self, holds: impl Fn(&Value) -> bool) {
         let began = Instant::now();
-        while self.status()["held"] != HOSTS {
-            assert!(began.elapsed() < PATIENCE, "{}", self.status());
+        loop {
+            let status = self.status();
+            if holds(&status) {
+                return;
+            }
+            assert!(began.elapsed() < PATIENCE, "{status}");
             thread::sleep(Duration::from_millis(50));
         }
+    }
+
+    /// Waits until all hosts have reported that they keep the newest version.
+    pub fn until_reported(&self) {
+        self.until(|status| status["held"] == HOSTS);
     }
 
     pub fn hosts(&self) -> Vec<Host> {
@@ -284,11 +293,7 @@ impl Fleet {
         text: &str,
         arguments: &[&str],
     ) -> String {
-        let began = Instant::now();
-        while self.status()["hosts"].as_u64() < Some(hosts as u64) {
-            assert!(began.elapsed() < PATIENCE, "{}", self.status());
-            thread::sleep(Duration::from_millis(50));
-        }
+        self.until(|status| status["hosts"].as_u64() >= Some(hosts as u64));
         let file = self.path("rules.toml");
         fs::write(&file, text).unwrap();
         let key = signer.path("key");

@@ -2,12 +2,9 @@
 
 use std::fs;
 use std::process::Output;
-use std::thread;
-use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use testbed::port::Port;
-use testbed::wait::PATIENCE;
 
 use super::fleet::{BAKE, Fleet, rules, said};
 use crate::capture::Capture;
@@ -30,11 +27,7 @@ fn packets(rate: &str, burst: u32) -> String {
 
 /// Publishes rules for a host that has reported.
 fn publish(fleet: &Fleet, text: &str, arguments: &[&str]) -> String {
-    let began = Instant::now();
-    while fleet.status()["hosts"] != 1 {
-        assert!(began.elapsed() < PATIENCE, "{}", fleet.status());
-        thread::sleep(Duration::from_millis(50));
-    }
+    fleet.until(|status| status["hosts"] == 1);
     let output = try_to_publish(fleet, text, arguments);
     assert!(output.status.success(), "{}", said(&output));
     said(&output)

@@ -19,6 +19,20 @@ const INSTALLED: [&str; 5] = [
     "usr/share/licenses/weir/LICENSE-APACHE",
     "usr/share/licenses/weir/copyright",
 ];
+/// Directories that other packages of these distributions have.
+const DIRECTORIES: [&str; 11] = [
+    "usr/lib/systemd/system",
+    "usr/lib/systemd/system-generators",
+    "usr/lib/sysusers.d",
+    "usr/share/bash-completion/completions",
+    "usr/share/doc",
+    "usr/share/fish/vendor_completions.d",
+    "usr/share/licenses",
+    "usr/share/man/man1",
+    "usr/share/man/man5",
+    "usr/share/zsh/site-functions",
+    "var/tmp",
+];
 /// The config of a removed package, if the operator has changed it.
 const SAVED: &str = "etc/weir/limits.toml.rpmsave";
 const DATABASE: &str = "/var/lib/rpm";
@@ -32,6 +46,9 @@ pub fn run(package: &Path, next: &Path) -> Result<()> {
     println!("trying     {} in a directory of its own", package.display());
     let root = Root::with(&PROGRAMS)?;
     root.folder(DATABASE.trim_start_matches('/'))?;
+    for directory in DIRECTORIES {
+        root.folder(directory)?;
+    }
     rpm(&root, &["--initdb"], None).context("making a database")?;
     let before = root.paths()?;
     rpm(&root, &["--install", "--nodeps"], Some(package)).context("installing")?;

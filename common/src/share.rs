@@ -56,6 +56,13 @@ impl Share {
             .unwrap_or(u64::MAX)
             .min(units)
     }
+
+    /// The units of the other hosts, rounded down, if each passes as many of its share as this one, which passes `units`.
+    #[must_use]
+    pub fn others(self, units: u64) -> u64 {
+        let parts = u128::from(units) * u128::from(Self::PARTS - self.0);
+        u64::try_from(parts.checked_div(u128::from(self.0)).unwrap_or(0)).unwrap_or(u64::MAX)
+    }
 }
 
 #[cfg(test)]

@@ -9,8 +9,9 @@ use testbed::fleet::{Host, KEYS, Spread, passed_during, windows};
 use testbed::redis::Redis;
 use testbed::tests;
 use testbed::trials::Test;
+use testbed::wait::PATIENCE;
 
-use crate::quotas::{fleet, joined};
+use crate::quotas::{N, daily, exhaust, fleet, joined, settle};
 
 pub const TESTS: &[Test] = tests![
     windows_hold_while_the_store_is_away,
@@ -19,6 +20,7 @@ pub const TESTS: &[Test] = tests![
     windows_hold_while_the_store_is_far_away,
     a_bucket_holds_while_the_store_is_far_away,
     a_bucket_holds_when_demand_comes_in_pulses,
+    a_slow_bucket_holds_over_outages,
 ];
 
 const WINDOW: Duration = Duration::from_secs(10);
@@ -171,6 +173,39 @@ fn a_bucket_holds_when_demand_comes_in_pulses() {
     passed_during(event, passed, limit);
     assert!(passed <= limit * 11 / 10 + 3 * BURST, "{passed} of {limit}");
     assert!(passed >= 4 * BURST, "{passed} of {limit}");
+}
+
+/// In each outage another host has all demand, also before the lease has ended. What passes would refill in hours.
+fn a_slow_bucket_holds_over_outages() {
+    let redis = Redis::start(&[]);
+    let cluster = format!("store = {:?}", redis.url());
+    let fleet = fleet(HOSTS, &cluster, &daily("token-bucket"));
+    joined(&fleet, HOSTS);
+    let mut passed = Vec::new();
+    for host in &fleet {
+        redis.hang();
+        passed.push(host.connect().ask(N / 5));
+        for host in &fleet {
+            host.until(PATIENCE, "alone", |cluster| {
+                cluster["limits"][0]["share_from"] == "share"
+            });
+        }
+        passed.push(host.connect().ask(N / 5 - 10));
+        // What passes during the attempt to exchange that succeeds is published after it.
+        thread::sleep(Duration::from_secs(3));
+        redis.go_on();
+        joined(&fleet, HOSTS);
+        settle(std::slice::from_ref(&redis), &fleet);
+    }
+    passed.extend(fleet.iter().map(exhaust));
+    eprintln!("in each outage, then on each host: {passed:?}");
+    let total: u64 = passed.iter().sum();
+    let event = "token-bucket: the store is away four times, and another host is used each time";
+    passed_during(event, total, N);
+    // What the first host passes before the lease ends, and of its share then, the others may have passed as well.
+    let limit = N / 5 + (N - N / 5 * HOSTS as u64) / HOSTS as u64;
+    assert!(total <= limit + N / 50, "{passed:?}");
+    assert!(total >= limit - N / 50, "{passed:?}");
 }
 
 /// Asks four hosts for units of one key whenever a pulse lasts; its start and length are in milliseconds. Returns what

@@ -164,12 +164,38 @@ impl StateStore {
         held.shard.accounts.insert(key, account);
     }
 
-    /// Starts to enforce a share without the other hosts. Windows keep the units that the others have not received;
-    /// buckets drop them, since their refill pays for them meanwhile.
-    pub fn separate(&self) {
+    /// Charges a bucket for units that the other hosts may have passed: at most what it has left, so that nobody pays for units
+    /// that nobody passed.
+    pub fn charge_for_others(&self, key: u64, units: u64, now: u64) {
+        let key = Fingerprint::of_word(key);
+        let mut held = self.lock(key);
+        let (now, whole) = (held.store.instant(now), held.store.tiers());
+        held.with_state(key, now, |_, words| {
+            tiers::charge_within(whole, words, now, units);
+        });
+    }
+
+    /// Starts to enforce a share without the other hosts. Windows keep the units that the others have not received; buckets
+    /// drop them, since the others adopt the state afterwards: under a share, a unit is charged as if each had passed one.
+    /// Returns the keys of buckets that were used and whose use ends in `least` nanoseconds or later.
+    pub fn separate(&self, now: u64, least: u64) -> Vec<u64> {
         self.set_hosts(1, 0);
         self.set_valid_until(u64::MAX);
-        self.replace_peers(PeerConsumption::new(1.0, 0));
+        let mut used = Vec::new();
+        if self.has_windows() {
+            self.replace_peers(PeerConsumption::new(1.0, 0));
+            return used;
+        }
+        for mut shard in self.all_shards() {
+            let now = self.instant(now);
+            let accounts = std::mem::take(&mut shard.accounts);
+            let spent = accounts.iter().filter(|(_, account)| account.spent > 0);
+            used.extend(spent.filter_map(|(key, _)| {
+                let life = tiers::reset(self.tiers(), shard.get(*key)?, now);
+                (life >= least).then(|| key.word())
+            }));
+        }
+        used
     }
 
     /// Starts to exchange keys again: until the next adjustment of a key, every host may use it.
@@ -225,14 +251,10 @@ impl StateStore {
 
     fn replace_peers(&self, peers: PeerConsumption) {
         for mut shard in self.all_shards() {
-            if self.has_windows() {
-                shard
-                    .accounts
-                    .values_mut()
-                    .for_each(|account| account.peers = peers);
-            } else {
-                shard.accounts.clear();
-            }
+            shard
+                .accounts
+                .values_mut()
+                .for_each(|account| account.peers = peers);
         }
     }
 }

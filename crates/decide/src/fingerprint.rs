@@ -14,7 +14,7 @@ impl Fingerprint {
         self.0
     }
 
-    pub(super) fn of_word(word: u64) -> Self {
+    pub(super) const fn of_word(word: u64) -> Self {
         Self(word)
     }
 }

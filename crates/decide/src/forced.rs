@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use common::limiter::Refund;
 use common::rate_limiter::{Outcome, Policy};
+use common::share::Share;
 use config::policy::OnFull;
 
 use super::account::is_bucket;
@@ -43,11 +44,19 @@ impl LockedShard<'_> {
     pub fn force(&mut self, key: Fingerprint, now: u64, cost: u64) -> Outcome {
         let at = self.store.instant(now);
         let is_exchanged = self.store.keyed.is_some();
+        let (whole, share) = (self.store.tiers(), self.store.share());
         let charged = self.with_state(key, at, |tiers, words| {
             if is_exchanged {
                 tiers::align(tiers, words, at);
             }
-            tiers::force(tiers, words, at, cost);
+            if is_exchanged && is_bucket(tiers) {
+                // Under a share, the others' units take what is left; only the cost itself is owed.
+                tiers::force(whole, words, at, cost);
+                let others = share.unwrap_or(Share::WHOLE).others(cost);
+                tiers::charge_within(whole, words, at, others);
+            } else {
+                tiers::force(tiers, words, at, cost);
+            }
             tiers::charged(tiers, words, at)
         });
         let Some(outcome) = charged else {
@@ -156,10 +165,17 @@ impl LockedShard<'_> {
                 ..self.peek(key, now, 0)
             };
         }
+        let (whole, is_exchanged) = (self.store.tiers(), self.store.keyed.is_some());
         let refunded = self.with_state(key, at, |tiers, words| {
             let before = words.to_vec();
-            tiers::refund(tiers, words, at, refund, &charges);
-            let returned = tiers::returned(tiers, &before, words, at);
+            // A bucket's units may have been charged with the whole limit, before a share.
+            let charged = if is_exchanged && is_bucket(tiers) {
+                whole
+            } else {
+                tiers
+            };
+            tiers::refund(charged, words, at, refund, &charges);
+            let returned = tiers::returned(charged, &before, words, at);
             (tiers::charged(tiers, words, at), returned)
         });
         let Some((outcome, returned)) = refunded else {

@@ -1,4 +1,5 @@
 mod calendar;
+mod exchange;
 mod memory;
 mod overflow;
 mod settling;

@@ -45,6 +45,14 @@ pub fn charge_beyond(tiers: &[Policy], words: &mut [u64], (now, until): (u64, u6
     });
 }
 
+/// Charges each tier `cost`, or what it has left.
+pub fn charge_within(tiers: &[Policy], words: &mut [u64], now: u64, cost: u64) {
+    each_mut(tiers, words, |tier, part| {
+        let cost = cost.min(tier.remaining(part, now));
+        tier.charge_beyond(part, now, now, cost);
+    });
+}
+
 /// Charges all tiers, even beyond the limit.
 pub fn force(tiers: &[Policy], words: &mut [u64], now: u64, cost: u64) {
     each_mut(tiers, words, |tier, part| tier.force(part, now, cost));

@@ -133,7 +133,9 @@ impl Peer {
         }
     }
 
-    fn are_returning(&self) -> bool {
+    /// Whether hosts may return that took part before this one was away.
+    #[must_use]
+    pub fn are_returning(&self) -> bool {
         self.hosts < self.returning.0 && self.read < self.returning.1
     }
 
@@ -203,6 +205,16 @@ impl Peer {
             }
         }
         publication.encode()
+    }
+
+    /// Ends the publications of a limit of buckets with these cuts, since this host is without the others. Returns the units
+    /// of each key to be charged for them, out of `hosts`.
+    pub fn part(&mut self, number: u64, cuts: &[Cut], hosts: u64) -> Vec<(u64, u64)> {
+        let Some(mut series) = self.series.remove(&number) else {
+            return Vec::new();
+        };
+        series.cut(cuts);
+        series.part(hosts)
     }
 
     /// The adjustments of each limit's keys without room in the last publication. They need no reply.

@@ -218,6 +218,16 @@ impl Series {
         }
     }
 
+    /// Ends all publications of buckets, since this host is without the others. Returns the units of each key that they may have
+    /// passed, out of `hosts`, and that were not charged for them.
+    pub fn part(&mut self, hosts: u64) -> Vec<(u64, u64)> {
+        let keys = std::mem::take(&mut self.keys);
+        let parts = keys
+            .iter()
+            .map(|(number, key)| (*number, key.others_part(hosts)));
+        parts.filter(|(_, units)| *units > 0).collect()
+    }
+
     /// The demand of each key to publish, in units a sync, and its number.
     pub fn busy(&self) -> impl Iterator<Item = (f64, u64)> + '_ {
         self.keys

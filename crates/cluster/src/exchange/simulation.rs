@@ -6,6 +6,7 @@ use common::limiter::{Algorithm, Rate};
 use common::rate_limiter::Policy;
 use testbed::trials::is_long;
 
+mod buckets;
 mod demand;
 mod events;
 mod loss;

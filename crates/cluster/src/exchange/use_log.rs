@@ -82,6 +82,8 @@ pub struct UseLog {
     version: u64,
     hosts: u64,
     is_behind: bool,
+    /// Whether this host has been without the others: what it writes is new to them.
+    is_apart: bool,
     /// Used keys by (limit, key), and when each was used first and last since it was written.
     changed: HashMap<(u64, u64), (u64, u64)>,
     /// Keys that the store may have lost.
@@ -131,6 +133,7 @@ impl Default for UseLog {
             version: 0,
             hosts: 1,
             is_behind: true,
+            is_apart: false,
             changed: HashMap::new(),
             lost: LostKeys::default(),
             written: Vec::new(),
@@ -169,9 +172,26 @@ impl UseLog {
         self.lost.retain(is_kept);
     }
 
-    /// Records that this host was away.
-    pub fn read_again(&mut self) {
-        self.is_behind = true;
+    /// Records that this host is without the others.
+    pub fn part(&mut self) {
+        (self.is_behind, self.is_apart) = (true, true);
+    }
+
+    /// Records that it is among them again.
+    pub fn join(&mut self) {
+        self.is_apart = false;
+    }
+
+    /// Whether all hosts have yet to read what this one may have used without them, or the store has lost.
+    #[must_use]
+    pub fn is_restoring(&self) -> bool {
+        !self.lost.queue.is_empty() || !self.restored.is_empty()
+    }
+
+    /// Keeps the keys of these limits only.
+    pub fn retain_limits(&mut self, is_kept: impl Fn(u64) -> bool) {
+        self.changed.retain(|key, _| is_kept(key.0));
+        self.lost.retain(|key| is_kept(key.0));
     }
 
     /// Records that this host has a limit whose use it has not kept: it reads that of earlier versions, too.
@@ -184,6 +204,13 @@ impl UseLog {
     pub fn lost(&mut self, series: u64, keys: Vec<u64>) {
         for key in keys {
             self.lost.push_back((series, key));
+        }
+    }
+
+    /// Records that all hosts have to read the use of a limit's changed keys: they have no publications of it.
+    pub fn restore(&mut self, series: u64) {
+        for key in self.changed.keys().filter(|key| key.0 == series) {
+            self.lost.push_back(*key);
         }
     }
 
@@ -210,7 +237,7 @@ impl UseLog {
         if self.is_behind && !leaves {
             return writes;
         }
-        writes.restores = !self.lost.queue.is_empty() && !leaves;
+        writes.restores = self.is_apart || !self.lost.queue.is_empty();
         let mut due: BinaryHeap<_> = {
             let is_due = |((series, key), (first, last)): &(&(u64, u64), &(u64, u64))| {
                 // Units that no other host has received end with this one.
@@ -228,7 +255,7 @@ impl UseLog {
                 .collect()
         };
         let most = if leaves { PAGE } else { MOST_WRITTEN };
-        let parts = if writes.restores { PARTS } else { 1 };
+        let parts = if writes.restores && !leaves { PARTS } else { 1 };
         let mut bytes = 0;
         // The oldest first, so that each key is written while others are used.
         while writes.rows.len() < most / parts && bytes < MOST_BYTES / parts {
@@ -435,6 +462,19 @@ mod tests {
             });
             assert!(log.is_behind(), "another host may have restored more");
         }
+    }
+
+    #[test]
+    fn a_host_that_returns_writes_what_it_used_so_that_all_read_it() {
+        let mut log = UseLog::default();
+        log.replied(&reply("a", 0));
+        log.set_hosts(2);
+        log.changed(1, [7].into_iter(), 0);
+        log.changed(2, [8].into_iter(), 0);
+        log.restore(1);
+        let writes = log.writes((0, SYNC), false, |_, _| false, used);
+        let names: Vec<_> = writes.rows.iter().map(|row| row.name.series).collect();
+        assert_eq!((names, writes.restores), (vec![1], true));
     }
 
     #[test]

@@ -40,6 +40,9 @@ const CLOCK_ERROR_NANOSECONDS: u64 = 2_000_000;
 /// The most exchanges in a row, before a reload is processed.
 const IN_A_ROW: usize = 20;
 
+/// The exchanges from the return of all hosts until each has read what the others wrote.
+pub(super) const RETURN_REPLIES: u32 = 3;
+
 /// While a store is new, each host that joins has at most this part of a limit: other hosts may have used it up.
 pub(super) const HOSTS_OF_A_NEW_STORE: u64 = 10;
 
@@ -50,6 +53,8 @@ enum ExchangeState {
     Exchanging,
     /// No reply for a lease: `when_store_is_down` is in effect.
     Alone,
+    /// Among the others again, still with that share, until all have read what each used without them. So many replies.
+    Returning(u32),
 }
 
 pub(super) struct Worker {
@@ -119,7 +124,7 @@ impl Worker {
         };
         let engine = worker.held.engine.load();
         for (limit, multiplier, store) in engine.exchanged() {
-            store.separate();
+            store.separate(now(), LEAST_LIFE);
             let number = request_series(limit, multiplier);
             worker.definitions.insert(number, store.definition());
         }
@@ -194,6 +199,7 @@ impl Worker {
         // A limit that is removed and added again is new.
         self.definitions
             .retain(|number, _| numbers.contains(number));
+        self.uses.retain_limits(|number| numbers.contains(&number));
         for (limit, multiplier, store) in engine.exchanged() {
             let number = request_series(limit, multiplier);
             let definition = store.definition();
@@ -246,8 +252,11 @@ impl Worker {
                 self.failed(&error);
                 let lease = Terms::lease_for(self.cluster.sync).as_nanos() as u64;
                 if self.health.silent_for(boot_nanoseconds()) >= lease {
+                    if self.state == ExchangeState::Exchanging {
+                        self.part();
+                    }
                     self.state = ExchangeState::Alone;
-                    self.uses.read_again();
+                    self.uses.part();
                 }
                 if self.state == ExchangeState::Alone {
                     // At every sync: a reload may have brought new limits.
@@ -261,28 +270,64 @@ impl Worker {
     /// Exchanges keys from now on, once all use is read. A new store may not have it yet; until then, a host that joins has
     /// its part of what others use.
     fn join(&mut self, is_new: bool) {
-        if self.state == ExchangeState::Exchanging {
-            return;
-        }
-        if !is_new && !self.uses.is_behind() {
-            if self.state == ExchangeState::Alone || self.held.in_effect() != EffectiveShare::WHOLE
-            {
-                let (now, threshold) = ((self.now)(), self.peer.threshold());
-                for (.., store) in self.held.engine.load().exchanged() {
-                    store.end_share(now, threshold);
+        let is_behind = is_new || self.uses.is_behind();
+        match self.state {
+            ExchangeState::Exchanging => {}
+            ExchangeState::Joining if is_behind => {
+                let hosts = self.peer.hosts().max(HOSTS_OF_A_NEW_STORE);
+                self.held.enforce(EffectiveShare {
+                    share: Share::one_of(hosts),
+                    is_open: false,
+                });
+            }
+            ExchangeState::Joining => self.exchange(),
+            ExchangeState::Alone | ExchangeState::Returning(_) => {
+                if !is_behind {
+                    self.go_on_returning();
+                }
+                // It may know of more hosts now than when it was alone.
+                if self.state != ExchangeState::Exchanging {
+                    self.held.enforce(self.alone());
                 }
             }
-            self.state = ExchangeState::Exchanging;
-            self.held.enforce(EffectiveShare::WHOLE);
-        } else if self.state == ExchangeState::Joining {
-            let hosts = self.peer.hosts().max(HOSTS_OF_A_NEW_STORE);
-            self.held.enforce(EffectiveShare {
-                share: Share::one_of(hosts),
-                is_open: false,
-            });
-        } else {
-            // It may know of more hosts now than when it was alone.
-            self.held.enforce(self.alone());
+        }
+    }
+
+    fn exchange(&mut self) {
+        let is_joining = self.state == ExchangeState::Joining;
+        if !is_joining || self.held.in_effect() != EffectiveShare::WHOLE {
+            let (now, threshold) = ((self.now)(), self.peer.threshold());
+            for (.., store) in self.held.engine.load().exchanged() {
+                store.end_share(now, threshold);
+            }
+        }
+        self.state = ExchangeState::Exchanging;
+        self.held.enforce(EffectiveShare::WHOLE);
+    }
+
+    /// After a reply, once all use is read: exchanges keys when the other hosts are back, have this host's use, and have had
+    /// the time to write theirs.
+    fn go_on_returning(&mut self) {
+        let replies = match self.state {
+            ExchangeState::Returning(_)
+                if self.peer.are_returning() || self.uses.is_restoring() =>
+            {
+                0
+            }
+            ExchangeState::Returning(replies) => replies + 1,
+            _ => {
+                for (limit, multiplier, store) in self.held.engine.load().exchanged() {
+                    if !store.has_windows() {
+                        self.uses.restore(request_series(limit, multiplier));
+                    }
+                }
+                self.uses.join();
+                0
+            }
+        };
+        self.state = ExchangeState::Returning(replies);
+        if replies >= RETURN_REPLIES {
+            self.exchange();
         }
     }
 
@@ -347,12 +392,13 @@ impl Worker {
             return all;
         }
         for (limit, multiplier, store) in engine.exchanged() {
-            // Without the store, buckets drop their units; those of windows are published afterwards.
+            let number = request_series(limit, multiplier);
+            // Without the store, units of windows are published afterwards, and of buckets the states are written.
             if is_alone && !store.has_windows() {
-                store.separate();
+                let used = store.separate(now, LEAST_LIFE);
+                self.uses.changed(number, used.into_iter(), now);
                 continue;
             }
-            let number = request_series(limit, multiplier);
             let cuts = store.cut(now, threshold);
             self.uses
                 .changed(number, cuts.iter().map(|cut| cut.key), now);
@@ -437,7 +483,7 @@ impl Worker {
             self.uses.lost(number, keys);
         }
         let (hosts, rank) = (self.peer.window_hosts(), self.peer.rank());
-        let is_back = self.state != ExchangeState::Exchanging;
+        let is_back = matches!(self.state, ExchangeState::Joining | ExchangeState::Alone);
         for (.., store) in self.held.engine.load().exchanged() {
             if is_back {
                 store.rejoin(hosts, rank);
@@ -502,14 +548,43 @@ impl Worker {
         }
     }
 
+    /// Enforces a share, and charges buckets for what the others may have passed since they received this host's units.
+    fn part(&mut self) {
+        let engine = self.held.engine.load();
+        let (now, threshold) = ((self.now)(), self.peer.threshold());
+        let mut parted = Vec::new();
+        for (limit, multiplier, store) in engine.exchanged() {
+            if !store.has_windows() {
+                let number = request_series(limit, multiplier);
+                let cuts = store.cut(now, threshold);
+                self.uses
+                    .changed(number, cuts.iter().map(|cut| cut.key), now);
+                parted.push((store, number, cuts));
+            }
+        }
+        let alone = self.alone();
+        self.held.enforce(alone);
+        let hosts = if alone.share == Share::WHOLE || alone.is_open {
+            1
+        } else {
+            self.hosts.most()
+        };
+        for (store, number, cuts) in parted {
+            for (key, others) in self.peer.part(number, &cuts, hosts) {
+                store.charge_for_others(key, others, now);
+            }
+        }
+    }
+
     fn be_alone(&mut self) {
         let (engine, now) = (self.held.engine.load(), (self.now)());
         let is_due = now.saturating_sub(self.pruned_at) >= PRUNE_EVERY;
         for (limit, multiplier, store) in engine.exchanged() {
+            let number = request_series(limit, multiplier);
             // Under the share, the others' part stays free.
-            store.separate();
+            let used = store.separate(now, LEAST_LIFE);
+            self.uses.changed(number, used.into_iter(), now);
             if is_due {
-                let number = request_series(limit, multiplier);
                 store.forget_ended(now);
                 let is_used = |key| store.key_use(key, now, 1).is_some();
                 self.peer.retain(number, is_used);
@@ -593,7 +668,9 @@ impl Worker {
         let share_from = match self.state {
             ExchangeState::Joining => ClusterLimitStatus::JOINING.to_owned(),
             ExchangeState::Exchanging => ClusterLimitStatus::KEYS.to_owned(),
-            ExchangeState::Alone => self.cluster.when_store_is_down.to_string(),
+            ExchangeState::Alone | ExchangeState::Returning(_) => {
+                self.cluster.when_store_is_down.to_string()
+            }
         };
         for (name, multiplier, store) in self.held.engine.load().exchanged() {
             let (exchanged, local) = self.peer.counts(request_series(name, multiplier));

@@ -7,13 +7,13 @@ use std::time::Duration;
 use common::rate_limiter::Policy;
 use common::share::Share;
 use config::policy::OnFull;
-use decide::{Fingerprint, Fingerprints, StateStore};
+use decide::{Cut, Fingerprint, Fingerprints, StateStore};
 use testbed::random::Random;
 
 use super::super::peer::{News, Peer, PeerHost};
 use super::super::use_log::{Changes, LEAST_LIFE, Name, UseLog, Writes};
 use super::super::wire::decode_words;
-use super::super::worker::HOSTS_OF_A_NEW_STORE;
+use super::super::worker::{HOSTS_OF_A_NEW_STORE, RETURN_REPLIES};
 use crate::recent_hosts::RecentHosts;
 
 pub(super) const MS: u64 = 1_000_000;
@@ -185,6 +185,8 @@ pub(super) struct Host {
     has_joined: bool,
     /// Whether it has had no reply for a lease, and has not exchanged since.
     is_alone: bool,
+    /// Replies since it is among the others again, still with its share.
+    returning: Option<u32>,
     /// Whether it decides. If not, it does from its next reply on, or from the first one that fails to come.
     pub(super) is_serving: bool,
     /// Whether it has no connection to the store.
@@ -206,24 +208,29 @@ impl Host {
         self.peer.reconfigure(10_000, interval);
     }
 
+    fn cut(&mut self, here: u64) -> Vec<Cut> {
+        let cuts = self.store.cut(here, self.peer.threshold());
+        self.uses
+            .changed(NUMBER, cuts.iter().map(|cut| cut.key), here);
+        cuts
+    }
+
+    fn separate(&mut self, here: u64) {
+        let used = self.store.separate(here, LEAST_LIFE);
+        self.uses.changed(NUMBER, used.into_iter(), here);
+    }
+
     /// Publishes, as the exchanger does. `arrives` is when the store processes it, if it does; the reply takes as long.
     fn publish(&mut self, now: u64, (arrives, is_answered): (Option<u64>, bool)) {
         let here = now + self.ahead;
-        let cuts = if self.is_alone && !self.store.has_windows() {
-            self.store.separate();
-            Vec::new()
+        let has_windows = self.store.has_windows();
+        let mut published = Vec::new();
+        if self.is_alone && !has_windows {
+            self.separate(here);
         } else {
-            vec![(
-                NUMBER,
-                self.store.has_windows(),
-                self.store.cut(here, self.peer.threshold()),
-            )]
-        };
-        for (number, _, cuts) in &cuts {
-            self.uses
-                .changed(*number, cuts.iter().map(|cut| cut.key), here);
+            published.push((NUMBER, has_windows, self.cut(here)));
         }
-        let publication = self.peer.publish(self.store.instant(here), &cuts);
+        let publication = self.peer.publish(self.store.instant(here), &published);
         for adjustment in self
             .peer
             .take_parted()
@@ -282,9 +289,16 @@ impl Host {
 
     fn unanswered(&mut self, now: u64) {
         if now + self.ahead >= self.replied + lease_of(self.sync) {
-            (self.is_exchanging, self.is_alone) = (false, true);
-            self.uses.read_again();
-            self.store.separate();
+            let here = now + self.ahead;
+            if self.is_exchanging && !self.store.has_windows() {
+                let cuts = self.cut(here);
+                for (key, others) in self.peer.part(NUMBER, &cuts, self.recent.most()) {
+                    self.store.charge_for_others(key, others, here);
+                }
+            }
+            (self.is_exchanging, self.is_alone, self.returning) = (false, true, None);
+            self.uses.part();
+            self.separate(here);
             self.store.set_share(Share::one_of(self.recent.most()));
         }
     }
@@ -302,7 +316,7 @@ impl Host {
             self.uses.lost(number, keys);
         }
         let (hosts, rank) = (self.peer.window_hosts(), self.peer.rank());
-        if self.is_exchanging {
+        if self.is_exchanging || self.returning.is_some() {
             self.store.set_hosts(hosts, rank);
         } else {
             self.store.rejoin(hosts, rank);
@@ -321,18 +335,47 @@ impl Host {
             self.uses
                 .lost(NUMBER, self.store.received_keys(here, LEAST_LIFE));
         }
-        if !self.is_exchanging && !self.uses.is_behind() && !is_new {
-            if self.is_alone || self.store.share() != Some(Share::WHOLE) {
+        if self.is_exchanging {
+            return;
+        }
+        let is_behind = *is_new || self.uses.is_behind();
+        let is_away = self.is_alone || self.returning.is_some();
+        if is_away && !is_behind {
+            self.go_on_returning();
+        }
+        let is_back = !is_away
+            || self
+                .returning
+                .is_some_and(|replies| replies >= RETURN_REPLIES);
+        if !is_behind && is_back {
+            if is_away || self.store.share() != Some(Share::WHOLE) {
                 self.store.end_share(here, self.peer.threshold());
             }
-            (self.is_exchanging, self.has_joined, self.is_alone) = (true, true, false);
+            (self.is_exchanging, self.has_joined, self.returning) = (true, true, None);
             self.store.set_share(Share::WHOLE);
-        } else if self.is_alone {
+        } else if is_away {
             self.store.set_share(Share::one_of(self.recent.most()));
         } else if !self.has_joined {
             let hosts = self.peer.hosts().max(HOSTS_OF_A_NEW_STORE);
             self.store.set_share(Share::one_of(hosts));
         }
+    }
+}
+
+impl Host {
+    fn go_on_returning(&mut self) {
+        let replies = match self.returning {
+            Some(_) if self.peer.are_returning() || self.uses.is_restoring() => 0,
+            Some(replies) => replies + 1,
+            None => {
+                if !self.store.has_windows() {
+                    self.uses.restore(NUMBER);
+                }
+                self.uses.join();
+                0
+            }
+        };
+        (self.is_alone, self.returning) = (false, Some(replies));
     }
 }
 
@@ -418,6 +461,7 @@ impl World {
             is_exchanging: false,
             has_joined: false,
             is_alone: false,
+            returning: None,
             is_serving: true,
             is_cut_off: false,
             is_stopped: false,

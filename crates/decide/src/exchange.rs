@@ -31,6 +31,16 @@ impl StateStore {
         !is_bucket(self.tiers())
     }
 
+    /// Whether it is a bucket that refills in more than `time` nanoseconds.
+    #[must_use]
+    pub fn is_slow_bucket(&self, time: u64) -> bool {
+        let tiers = self.tiers();
+        is_bucket(tiers)
+            && tiers
+                .iter()
+                .any(|tier| tier.most() as f64 > tier.refilled_in(time))
+    }
+
     /// Sets the number of hosts in the exchange, and how many have a lower rank.
     pub fn set_hosts(&self, hosts: u64, rank: u64) {
         if let Some(keyed) = &self.keyed {

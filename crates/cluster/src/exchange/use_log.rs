@@ -172,20 +172,16 @@ impl UseLog {
         self.lost.retain(is_kept);
     }
 
-    /// Records that this host is without the others.
-    pub fn part(&mut self) {
-        (self.is_behind, self.is_apart) = (true, true);
+    /// Records that this host is without the others, or no more.
+    pub const fn set_apart(&mut self, is_apart: bool) {
+        self.is_apart = is_apart;
+        self.is_behind |= is_apart;
     }
 
-    /// Records that it is among them again.
-    pub fn join(&mut self) {
-        self.is_apart = false;
-    }
-
-    /// Whether all hosts have yet to read what this one may have used without them, or the store has lost.
+    /// Whether this host has yet to write keys that all hosts have to read.
     #[must_use]
     pub fn is_restoring(&self) -> bool {
-        !self.lost.queue.is_empty() || !self.restored.is_empty()
+        !self.lost.queue.is_empty()
     }
 
     /// Keeps the keys of these limits only.

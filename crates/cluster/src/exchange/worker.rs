@@ -53,7 +53,8 @@ enum ExchangeState {
     Exchanging,
     /// No reply for a lease: `when_store_is_down` is in effect.
     Alone,
-    /// Among the others again, still with that share, until all have read what each used without them. So many replies.
+    /// Among the others again, with a share of slow buckets until it has read what each used without the others. So many
+    /// replies since.
     Returning(u32),
 }
 
@@ -246,17 +247,20 @@ impl Worker {
                 self.adjust(&news, requested_at, is_new);
                 self.adopt(&changes);
                 self.join(is_new);
-                changes.until.is_some()
+                let is_returning = matches!(self.state, ExchangeState::Returning(_));
+                changes.until.is_some() || is_returning && self.uses.is_restoring()
             }
             Err(error) => {
                 self.failed(&error);
                 let lease = Terms::lease_for(self.cluster.sync).as_nanos() as u64;
                 if self.health.silent_for(boot_nanoseconds()) >= lease {
-                    if self.state == ExchangeState::Exchanging {
-                        self.part();
+                    match self.state {
+                        ExchangeState::Exchanging => self.part(false),
+                        ExchangeState::Returning(_) => self.part(true),
+                        ExchangeState::Joining | ExchangeState::Alone => {}
                     }
                     self.state = ExchangeState::Alone;
-                    self.uses.part();
+                    self.uses.set_apart(true);
                 }
                 if self.state == ExchangeState::Alone {
                     // At every sync: a reload may have brought new limits.
@@ -280,54 +284,58 @@ impl Worker {
                     is_open: false,
                 });
             }
+            ExchangeState::Joining if self.held.in_effect() == EffectiveShare::WHOLE => {
+                self.state = ExchangeState::Exchanging;
+            }
             ExchangeState::Joining => self.exchange(),
-            ExchangeState::Alone | ExchangeState::Returning(_) => {
-                if !is_behind {
-                    self.go_on_returning();
-                }
-                // It may know of more hosts now than when it was alone.
-                if self.state != ExchangeState::Exchanging {
-                    self.held.enforce(self.alone());
-                }
+            // It may know of more hosts now than when it was alone.
+            ExchangeState::Alone if is_behind => self.held.enforce(self.alone()),
+            ExchangeState::Alone => self.go_back(),
+            ExchangeState::Returning(replies) => {
+                self.return_after(replies_after(replies, &self.peer, &self.uses));
             }
         }
     }
 
     fn exchange(&mut self) {
-        let is_joining = self.state == ExchangeState::Joining;
-        if !is_joining || self.held.in_effect() != EffectiveShare::WHOLE {
-            let (now, threshold) = ((self.now)(), self.peer.threshold());
-            for (.., store) in self.held.engine.load().exchanged() {
-                store.end_share(now, threshold);
-            }
-        }
+        self.end_share();
         self.state = ExchangeState::Exchanging;
         self.held.enforce(EffectiveShare::WHOLE);
     }
 
-    /// After a reply, once all use is read: exchanges keys when the other hosts are back, have this host's use, and have had
-    /// the time to write theirs.
-    fn go_on_returning(&mut self) {
-        let replies = match self.state {
-            ExchangeState::Returning(_)
-                if self.peer.are_returning() || self.uses.is_restoring() =>
-            {
-                0
+    fn end_share(&self) {
+        let (now, threshold) = ((self.now)(), self.peer.threshold());
+        for (.., store) in self.held.engine.load().exchanged() {
+            store.end_share(now, threshold);
+        }
+    }
+
+    /// After a time without the store, when all use is read: writes what this host used. With shares, the others may have
+    /// used theirs.
+    fn go_back(&mut self) {
+        for (limit, multiplier, store) in self.held.engine.load().exchanged() {
+            // The refill of others pays for what they passed.
+            if store.is_slow_bucket(LEAST_LIFE) {
+                self.uses.restore(request_series(limit, multiplier));
             }
-            ExchangeState::Returning(replies) => replies + 1,
-            _ => {
-                for (limit, multiplier, store) in self.held.engine.load().exchanged() {
-                    if !store.has_windows() {
-                        self.uses.restore(request_series(limit, multiplier));
-                    }
-                }
-                self.uses.join();
-                0
-            }
-        };
-        self.state = ExchangeState::Returning(replies);
+        }
+        self.uses.set_apart(false);
+        if self.cluster.when_store_is_down == WhenStoreIsDown::Share {
+            // From now on, units are published; those until now are in the states.
+            self.end_share();
+            self.return_after(0);
+        } else {
+            self.exchange();
+        }
+    }
+
+    fn return_after(&mut self, replies: u32) {
         if replies >= RETURN_REPLIES {
             self.exchange();
+        } else {
+            self.state = ExchangeState::Returning(replies);
+            let share = Share::one_of(self.hosts.most());
+            self.held.enforce_on_slow_buckets(share);
         }
     }
 
@@ -548,8 +556,9 @@ impl Worker {
         }
     }
 
-    /// Enforces a share, and charges buckets for what the others may have passed since they received this host's units.
-    fn part(&mut self) {
+    /// Enforces a share, and charges buckets for what the others may have passed since they received this host's units. While it
+    /// returned, slow buckets had a share, and were charged for the others with each unit.
+    fn part(&mut self, returned: bool) {
         let engine = self.held.engine.load();
         let (now, threshold) = ((self.now)(), self.peer.threshold());
         let mut parted = Vec::new();
@@ -570,6 +579,8 @@ impl Worker {
             self.hosts.most()
         };
         for (store, number, cuts) in parted {
+            let had_share = returned && store.is_slow_bucket(LEAST_LIFE);
+            let hosts = if had_share { 1 } else { hosts };
             for (key, others) in self.peer.part(number, &cuts, hosts) {
                 store.charge_for_others(key, others, now);
             }
@@ -667,10 +678,10 @@ impl Worker {
         };
         let share_from = match self.state {
             ExchangeState::Joining => ClusterLimitStatus::JOINING.to_owned(),
-            ExchangeState::Exchanging => ClusterLimitStatus::KEYS.to_owned(),
-            ExchangeState::Alone | ExchangeState::Returning(_) => {
-                self.cluster.when_store_is_down.to_string()
+            ExchangeState::Exchanging | ExchangeState::Returning(_) => {
+                ClusterLimitStatus::KEYS.to_owned()
             }
+            ExchangeState::Alone => self.cluster.when_store_is_down.to_string(),
         };
         for (name, multiplier, store) in self.held.engine.load().exchanged() {
             let (exchanged, local) = self.peer.counts(request_series(name, multiplier));
@@ -708,6 +719,15 @@ impl Worker {
             });
         }
         *self.status.lock().unwrap_or_else(PoisonError::into_inner) = status;
+    }
+}
+
+/// The replies since the others are back and all use is written and read, after another one.
+pub(super) fn replies_after(replies: u32, peer: &Peer, uses: &UseLog) -> u32 {
+    if uses.is_behind() || uses.is_restoring() || peer.are_returning() {
+        0
+    } else {
+        replies + 1
     }
 }
 

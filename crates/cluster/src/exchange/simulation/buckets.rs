@@ -29,8 +29,16 @@ fn outages_reset_no_slow_bucket() {
             world.ledger.is_away = true;
             world.run(6 * SECOND, &demand);
             world.ledger.is_away = false;
-            world.run(2 * SECOND, &idle);
+            world.run(SECOND, &demand);
+            world.run(SECOND, &idle);
             passed.push(world.total(0) - before);
+            for host in world.hosts.iter().flatten() {
+                let debt = host
+                    .store
+                    .peek(world.keys[0], world.now + host.ahead, 1)
+                    .debt;
+                assert!(debt <= N / 50, "{passed:?}: {debt}");
+            }
         }
         for host in 0..4 {
             passed.push(world.exhaust(host));

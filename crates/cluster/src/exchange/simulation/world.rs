@@ -13,7 +13,7 @@ use testbed::random::Random;
 use super::super::peer::{News, Peer, PeerHost};
 use super::super::use_log::{Changes, LEAST_LIFE, Name, UseLog, Writes};
 use super::super::wire::decode_words;
-use super::super::worker::{HOSTS_OF_A_NEW_STORE, RETURN_REPLIES};
+use super::super::worker::{HOSTS_OF_A_NEW_STORE, RETURN_REPLIES, replies_after};
 use crate::recent_hosts::RecentHosts;
 
 pub(super) const MS: u64 = 1_000_000;
@@ -290,14 +290,17 @@ impl Host {
     fn unanswered(&mut self, now: u64) {
         if now + self.ahead >= self.replied + lease_of(self.sync) {
             let here = now + self.ahead;
-            if self.is_exchanging && !self.store.has_windows() {
+            let has_returned = self.returning.is_some();
+            if (self.is_exchanging || has_returned) && !self.store.has_windows() {
+                let had_share = has_returned && self.store.is_slow_bucket(LEAST_LIFE);
+                let hosts = if had_share { 1 } else { self.recent.most() };
                 let cuts = self.cut(here);
-                for (key, others) in self.peer.part(NUMBER, &cuts, self.recent.most()) {
+                for (key, others) in self.peer.part(NUMBER, &cuts, hosts) {
                     self.store.charge_for_others(key, others, here);
                 }
             }
             (self.is_exchanging, self.is_alone, self.returning) = (false, true, None);
-            self.uses.part();
+            self.uses.set_apart(true);
             self.separate(here);
             self.store.set_share(Share::one_of(self.recent.most()));
         }
@@ -335,47 +338,60 @@ impl Host {
             self.uses
                 .lost(NUMBER, self.store.received_keys(here, LEAST_LIFE));
         }
-        if self.is_exchanging {
-            return;
-        }
         let is_behind = *is_new || self.uses.is_behind();
-        let is_away = self.is_alone || self.returning.is_some();
-        if is_away && !is_behind {
-            self.go_on_returning();
-        }
-        let is_back = !is_away
-            || self
-                .returning
-                .is_some_and(|replies| replies >= RETURN_REPLIES);
-        if !is_behind && is_back {
-            if is_away || self.store.share() != Some(Share::WHOLE) {
-                self.store.end_share(here, self.peer.threshold());
+        match self.returning {
+            _ if self.is_exchanging => {}
+            Some(replies) => {
+                self.return_after(replies_after(replies, &self.peer, &self.uses));
+                if self.uses.is_restoring() {
+                    self.next_sync = now;
+                }
             }
-            (self.is_exchanging, self.has_joined, self.returning) = (true, true, None);
-            self.store.set_share(Share::WHOLE);
-        } else if is_away {
-            self.store.set_share(Share::one_of(self.recent.most()));
-        } else if !self.has_joined {
-            let hosts = self.peer.hosts().max(HOSTS_OF_A_NEW_STORE);
-            self.store.set_share(Share::one_of(hosts));
+            None if is_behind && self.is_alone => {
+                self.store.set_share(Share::one_of(self.recent.most()));
+            }
+            None if is_behind && self.has_joined => {}
+            None if is_behind => {
+                let hosts = self.peer.hosts().max(HOSTS_OF_A_NEW_STORE);
+                self.store.set_share(Share::one_of(hosts));
+            }
+            None if self.is_alone => {
+                if self.store.is_slow_bucket(LEAST_LIFE) {
+                    self.uses.restore(NUMBER);
+                    self.next_sync = now;
+                }
+                self.uses.set_apart(false);
+                self.store.end_share(here, self.peer.threshold());
+                self.is_alone = false;
+                self.return_after(0);
+            }
+            None => {
+                if self.store.share() != Some(Share::WHOLE) {
+                    self.store.end_share(here, self.peer.threshold());
+                }
+                self.exchange();
+            }
         }
     }
-}
 
-impl Host {
-    fn go_on_returning(&mut self) {
-        let replies = match self.returning {
-            Some(_) if self.peer.are_returning() || self.uses.is_restoring() => 0,
-            Some(replies) => replies + 1,
-            None => {
-                if !self.store.has_windows() {
-                    self.uses.restore(NUMBER);
-                }
-                self.uses.join();
-                0
-            }
-        };
-        (self.is_alone, self.returning) = (false, Some(replies));
+    fn return_after(&mut self, replies: u32) {
+        if replies >= RETURN_REPLIES {
+            self.store.end_share(self.replied, self.peer.threshold());
+            self.exchange();
+        } else {
+            self.returning = Some(replies);
+            let share = if self.store.is_slow_bucket(LEAST_LIFE) {
+                Share::one_of(self.recent.most())
+            } else {
+                Share::WHOLE
+            };
+            self.store.set_share(share);
+        }
+    }
+
+    fn exchange(&mut self) {
+        (self.is_exchanging, self.has_joined, self.returning) = (true, true, None);
+        self.store.set_share(Share::WHOLE);
     }
 }
 

@@ -196,14 +196,23 @@ impl StateStore {
             self.replace_peers(PeerConsumption::new(1.0, 0));
             return used;
         }
+        let has_share = self.share().is_some_and(|share| share != Share::WHOLE);
         for mut shard in self.all_shards() {
             let now = self.instant(now);
             let accounts = std::mem::take(&mut shard.accounts);
             let spent = accounts.iter().filter(|(_, account)| account.spent > 0);
-            used.extend(spent.filter_map(|(key, _)| {
-                let life = tiers::reset(self.tiers(), shard.get(*key)?, now);
-                (life >= least).then(|| key.word())
-            }));
+            for (key, _) in spent {
+                let Some(words) = shard.get(*key) else {
+                    continue;
+                };
+                if tiers::reset(self.tiers(), words, now) >= least {
+                    used.push(key.word());
+                }
+                // Its units are those of all hosts: they are not added to the state of another one.
+                if has_share {
+                    shard.received.insert(*key);
+                }
+            }
         }
         used
     }

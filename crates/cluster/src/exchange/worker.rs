@@ -1,5 +1,7 @@
 //! The thread that exchanges the consumption of busy keys, and enforces the share without a store while there is none.
 
+pub(super) mod away;
+
 use std::collections::{HashMap, HashSet};
 use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,8 +11,8 @@ use api::cluster::{ClusterLimitStatus, ClusterStatus};
 use api::event::EventKind;
 use common::share::Share;
 use config::human;
-use config::policy::{Cluster, ClusterMode, Multiplier, WhenStoreIsDown};
-use decide::{Adjustment, Cut, EffectiveShare};
+use config::policy::{Cluster, ClusterMode, Multiplier};
+use decide::{Adjustment, Cut};
 use events::EventLog;
 use host::StateDirectory;
 use host::clock::boot_nanoseconds;
@@ -32,19 +34,11 @@ use crate::store::{Script, Store};
 
 /// Replaces a class's multiplier in the number of a series of packets.
 const PACKETS: &str = "packets";
-/// The time between two removals of keys whose use has ended, in nanoseconds.
-const PRUNE_EVERY: u64 = 10_000_000_000;
 /// The difference from the store's clock above which the clock is set.
 const CLOCK_ERROR_NANOSECONDS: u64 = 2_000_000;
 
 /// The most exchanges in a row, before a reload is processed.
 const IN_A_ROW: usize = 20;
-
-/// The exchanges from the return of all hosts until each has read what the others wrote.
-pub(super) const RETURN_REPLIES: u32 = 3;
-
-/// While a store is new, each host that joins has at most this part of a limit: other hosts may have used it up.
-pub(super) const HOSTS_OF_A_NEW_STORE: u64 = 10;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ExchangeState {
@@ -246,9 +240,11 @@ impl Worker {
                 self.set_clock(&news, requested_at, answered);
                 self.adjust(&news, requested_at, is_new);
                 self.adopt(&changes);
+                let was_alone = self.state == ExchangeState::Alone;
                 self.join(is_new);
-                let is_returning = matches!(self.state, ExchangeState::Returning(_));
-                changes.until.is_some() || is_returning && self.uses.is_restoring()
+                // The others wait for what it used without them.
+                let returns = was_alone && self.state != ExchangeState::Alone;
+                changes.until.is_some() || returns
             }
             Err(error) => {
                 self.failed(&error);
@@ -269,79 +265,6 @@ impl Worker {
                 false
             }
         }
-    }
-
-    /// Exchanges keys from now on, once all use is read. A new store may not have it yet; until then, a host that joins has
-    /// its part of what others use.
-    fn join(&mut self, is_new: bool) {
-        let is_behind = is_new || self.uses.is_behind();
-        match self.state {
-            ExchangeState::Exchanging => {}
-            ExchangeState::Joining if is_behind => {
-                let hosts = self.peer.hosts().max(HOSTS_OF_A_NEW_STORE);
-                self.held.enforce(EffectiveShare {
-                    share: Share::one_of(hosts),
-                    is_open: false,
-                });
-            }
-            ExchangeState::Joining if self.held.in_effect() == EffectiveShare::WHOLE => {
-                self.state = ExchangeState::Exchanging;
-            }
-            ExchangeState::Joining => self.exchange(),
-            // It may know of more hosts now than when it was alone.
-            ExchangeState::Alone if is_behind => self.held.enforce(self.alone()),
-            ExchangeState::Alone => self.go_back(),
-            ExchangeState::Returning(replies) => {
-                self.return_after(replies_after(replies, &self.peer, &self.uses));
-            }
-        }
-    }
-
-    fn exchange(&mut self) {
-        self.end_share();
-        self.state = ExchangeState::Exchanging;
-        self.held.enforce(EffectiveShare::WHOLE);
-    }
-
-    fn end_share(&self) {
-        let (now, threshold) = ((self.now)(), self.peer.threshold());
-        for (.., store) in self.held.engine.load().exchanged() {
-            store.end_share(now, threshold);
-        }
-    }
-
-    /// After a time without the store, when all use is read: writes what this host used. With shares, the others may have
-    /// used theirs.
-    fn go_back(&mut self) {
-        for (limit, multiplier, store) in self.held.engine.load().exchanged() {
-            // The refill of others pays for what they passed.
-            if store.is_slow_bucket(LEAST_LIFE) {
-                self.uses.restore(request_series(limit, multiplier));
-            }
-        }
-        self.uses.set_apart(false);
-        if self.cluster.when_store_is_down == WhenStoreIsDown::Share {
-            // From now on, units are published; those until now are in the states.
-            self.end_share();
-            self.return_after(0);
-        } else {
-            self.exchange();
-        }
-    }
-
-    fn return_after(&mut self, replies: u32) {
-        if replies >= RETURN_REPLIES {
-            self.exchange();
-        } else {
-            self.state = ExchangeState::Returning(replies);
-            let share = Share::one_of(self.hosts.most());
-            self.held.enforce_on_slow_buckets(share);
-        }
-    }
-
-    /// What `when_store_is_down` makes of the hosts that this one knows.
-    fn alone(&self) -> EffectiveShare {
-        EffectiveShare::alone(self.cluster.when_store_is_down, self.hosts.most())
     }
 
     /// The use of keys to be written to the store.
@@ -455,12 +378,13 @@ impl Worker {
         };
         let arguments = request.arguments();
         let arguments: Vec<&[u8]> = arguments.iter().map(Vec::as_slice).collect();
+        let is_among_others = self.is_among_others();
         let connection = match &mut self.connection {
             Some(connection) => connection,
             none => {
                 let lease = Terms::lease_for(self.cluster.sync);
                 // A longer time would delay `when_store_is_down`.
-                let time = if self.state == ExchangeState::Exchanging {
+                let time = if is_among_others {
                     lease
                 } else {
                     lease * 3 / 2
@@ -534,6 +458,13 @@ impl Worker {
         }
     }
 
+    const fn is_among_others(&self) -> bool {
+        matches!(
+            self.state,
+            ExchangeState::Exchanging | ExchangeState::Returning(_)
+        )
+    }
+
     /// The cluster's clock, after the first reply.
     fn instant(&self) -> u64 {
         (self.now)().wrapping_add(self.ahead.unwrap_or(0))
@@ -553,72 +484,6 @@ impl Worker {
         for (.., store) in self.held.engine.load().exchanged() {
             // A reload may have created the store.
             store.set_clock(ahead, (self.now)());
-        }
-    }
-
-    /// Enforces a share, and charges buckets for what the others may have passed since they received this host's units. While it
-    /// returned, slow buckets had a share, and were charged for the others with each unit.
-    fn part(&mut self, returned: bool) {
-        let engine = self.held.engine.load();
-        let (now, threshold) = ((self.now)(), self.peer.threshold());
-        let mut parted = Vec::new();
-        for (limit, multiplier, store) in engine.exchanged() {
-            if !store.has_windows() {
-                let number = request_series(limit, multiplier);
-                let cuts = store.cut(now, threshold);
-                self.uses
-                    .changed(number, cuts.iter().map(|cut| cut.key), now);
-                parted.push((store, number, cuts));
-            }
-        }
-        let alone = self.alone();
-        self.held.enforce(alone);
-        let hosts = if alone.share == Share::WHOLE || alone.is_open {
-            1
-        } else {
-            self.hosts.most()
-        };
-        for (store, number, cuts) in parted {
-            let had_share = returned && store.is_slow_bucket(LEAST_LIFE);
-            let hosts = if had_share { 1 } else { hosts };
-            for (key, others) in self.peer.part(number, &cuts, hosts) {
-                store.charge_for_others(key, others, now);
-            }
-        }
-    }
-
-    fn be_alone(&mut self) {
-        let (engine, now) = (self.held.engine.load(), (self.now)());
-        let is_due = now.saturating_sub(self.pruned_at) >= PRUNE_EVERY;
-        for (limit, multiplier, store) in engine.exchanged() {
-            let number = request_series(limit, multiplier);
-            // Under the share, the others' part stays free.
-            let used = store.separate(now, LEAST_LIFE);
-            self.uses.changed(number, used.into_iter(), now);
-            if is_due {
-                store.forget_ended(now);
-                let is_used = |key| store.key_use(key, now, 1).is_some();
-                self.peer.retain(number, is_used);
-                self.uses.retain(number, is_used);
-                self.pruned_at = now;
-            }
-        }
-        self.sources.clear();
-        self.held.enforce(self.alone());
-    }
-
-    /// Keeps this host's units charged in the kernel: they are no longer exchanged.
-    fn leave_behind(&self) {
-        let part = Share::one_of(self.hosts.most());
-        let takes_all = matches!(
-            self.cluster.when_store_is_down,
-            WhenStoreIsDown::Local | WhenStoreIsDown::Open
-        );
-        if !takes_all && part < self.held.in_effect().share {
-            self.held.enforce(EffectiveShare {
-                share: part,
-                is_open: false,
-            });
         }
     }
 
@@ -719,15 +584,6 @@ impl Worker {
             });
         }
         *self.status.lock().unwrap_or_else(PoisonError::into_inner) = status;
-    }
-}
-
-/// The replies since the others are back and all use is written and read, after another one.
-pub(super) fn replies_after(replies: u32, peer: &Peer, uses: &UseLog) -> u32 {
-    if uses.is_behind() || uses.is_restoring() || peer.are_returning() {
-        0
-    } else {
-        replies + 1
     }
 }
 

@@ -51,6 +51,24 @@ fn outages_reset_no_slow_bucket() {
     }
 }
 
+/// All hosts use a key that none has used before, with the store and without it.
+#[test]
+fn what_all_hosts_use_without_a_store_is_counted_once() {
+    let mut world = World::new(slow(), 4, 1, 100 * MS);
+    let demand = |_: usize, _: usize, _: u64| 0.02 * N as f64 * TICK as f64 / SECOND as f64;
+    world.ledger.is_away = true;
+    world.run(2 * SECOND, &idle);
+    world.run(5 * SECOND, &demand);
+    world.ledger.is_away = false;
+    world.run(2 * SECOND, &idle);
+    let passed = world.total(0);
+    for host in world.hosts.iter().flatten() {
+        let outcome = host.store.peek(world.keys[0], world.now + host.ahead, 1);
+        eprintln!("all use {passed}, left {}", outcome.remaining);
+        assert!(outcome.remaining.abs_diff(N - passed) <= N / 50);
+    }
+}
+
 /// Three hosts use their shares, and a fourth one has all demand from the instant at which the store returns, which may be
 /// empty by then.
 #[test]

@@ -13,7 +13,7 @@ use testbed::random::Random;
 use super::super::peer::{News, Peer, PeerHost};
 use super::super::use_log::{Changes, LEAST_LIFE, Name, UseLog, Writes};
 use super::super::wire::decode_words;
-use super::super::worker::{HOSTS_OF_A_NEW_STORE, RETURN_REPLIES, replies_after};
+use super::super::worker::away::{HOSTS_OF_A_NEW_STORE, RETURN_REPLIES, replies_after};
 use crate::recent_hosts::RecentHosts;
 
 pub(super) const MS: u64 = 1_000_000;
@@ -341,12 +341,7 @@ impl Host {
         let is_behind = *is_new || self.uses.is_behind();
         match self.returning {
             _ if self.is_exchanging => {}
-            Some(replies) => {
-                self.return_after(replies_after(replies, &self.peer, &self.uses));
-                if self.uses.is_restoring() {
-                    self.next_sync = now;
-                }
-            }
+            Some(replies) => self.return_after(replies_after(replies, &self.peer, &self.uses)),
             None if is_behind && self.is_alone => {
                 self.store.set_share(Share::one_of(self.recent.most()));
             }
@@ -358,7 +353,6 @@ impl Host {
             None if self.is_alone => {
                 if self.store.is_slow_bucket(LEAST_LIFE) {
                     self.uses.restore(NUMBER);
-                    self.next_sync = now;
                 }
                 self.uses.set_apart(false);
                 self.store.end_share(here, self.peer.threshold());

@@ -51,15 +51,20 @@ fn outages_reset_no_slow_bucket() {
     }
 }
 
-/// All hosts use a key that none has used before, with the store and without it.
+/// All hosts use a key that none has used before, and return one after the other: each reads what those before wrote.
 #[test]
 fn what_all_hosts_use_without_a_store_is_counted_once() {
     let mut world = World::new(slow(), 4, 1, 100 * MS);
     let demand = |_: usize, _: usize, _: u64| 0.02 * N as f64 * TICK as f64 / SECOND as f64;
-    world.ledger.is_away = true;
+    for host in world.hosts.iter_mut().flatten() {
+        host.is_cut_off = true;
+    }
     world.run(2 * SECOND, &idle);
     world.run(5 * SECOND, &demand);
-    world.ledger.is_away = false;
+    for host in 0..4 {
+        world.hosts[host].as_mut().unwrap().is_cut_off = false;
+        world.run(400 * MS, &idle);
+    }
     world.run(2 * SECOND, &idle);
     let passed = world.total(0);
     for host in world.hosts.iter().flatten() {

@@ -191,7 +191,7 @@ fn a_slow_bucket_holds_over_outages() {
             });
         }
         passed.push(host.connect().ask(N / 5 - 10));
-        // What passes during the attempt to exchange that succeeds is published after it.
+        // Longer than an attempt to connect: units that pass during the last one are published.
         thread::sleep(Duration::from_secs(3));
         redis.go_on();
         joined(&fleet, HOSTS);
@@ -202,7 +202,7 @@ fn a_slow_bucket_holds_over_outages() {
     let total: u64 = passed.iter().sum();
     let event = "token-bucket: the store is away four times, and another host is used each time";
     passed_during(event, total, N);
-    // What the first host passes before the lease ends, and of its share then, the others may have passed as well.
+    // Before the lease ends, and then of the share: each unit of the first host counts for all hosts.
     let limit = N / 5 + (N - N / 5 * HOSTS as u64) / HOSTS as u64;
     assert!(total <= limit + N / 50, "{passed:?}");
     assert!(total >= limit - N / 50, "{passed:?}");

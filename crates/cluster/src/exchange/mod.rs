@@ -11,11 +11,13 @@
 //! - [`use_log`]: the use of keys in the store, for hosts that join or return.
 //! - `sources`: the sources of a limit on packets, in the kernel.
 //! - `exchange.lua`: the store's script, run once per host and sync.
+//! - `exchange_state`: where a host is between the others and a time without the store.
 //! - `exchanged_limits`: the limits and this host's share; `saved_host_count`: the number of hosts, for the next start.
 //! - `worker`: the thread that connects [`peer`] and `sources` to the store; `request`: what it sends; [`exchanger`]: the
 //!   agent's handle of it.
 
 mod claim;
+mod exchange_state;
 mod exchanged_limits;
 pub mod exchanger;
 pub mod peer;

@@ -1,6 +1,6 @@
 //! The thread that exchanges the consumption of busy keys, and enforces the share without a store while there is none.
 
-pub(super) mod away;
+mod away;
 
 use std::collections::{HashMap, HashSet};
 use std::pin::pin;
@@ -18,6 +18,7 @@ use host::StateDirectory;
 use host::clock::boot_nanoseconds;
 use tokio::sync::{oneshot, watch};
 
+use super::exchange_state::ExchangeState;
 use super::exchanged_limits::ExchangedLimits;
 use super::peer::{News, Peer, series_number};
 use super::request::{Reply, Request, SCRIPT, keys};
@@ -39,18 +40,6 @@ const CLOCK_ERROR_NANOSECONDS: u64 = 2_000_000;
 
 /// The most exchanges in a row, before a reload is processed.
 const IN_A_ROW: usize = 20;
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum ExchangeState {
-    /// Before the first reply.
-    Joining,
-    Exchanging,
-    /// No reply for a lease: `when_store_is_down` is in effect.
-    Alone,
-    /// Among the others again, with a share of slow buckets until it has read what each used without the others. So many
-    /// replies since.
-    Returning(u32),
-}
 
 pub(super) struct Worker {
     cluster: Cluster,
@@ -378,13 +367,12 @@ impl Worker {
         };
         let arguments = request.arguments();
         let arguments: Vec<&[u8]> = arguments.iter().map(Vec::as_slice).collect();
-        let is_among_others = self.is_among_others();
         let connection = match &mut self.connection {
             Some(connection) => connection,
             none => {
                 let lease = Terms::lease_for(self.cluster.sync);
                 // A longer time would delay `when_store_is_down`.
-                let time = if is_among_others {
+                let time = if self.state.is_among_others() {
                     lease
                 } else {
                     lease * 3 / 2
@@ -456,13 +444,6 @@ impl Worker {
                 tracing::error!("cluster: charging the sources of limit {limit:?} failed: {error}");
             }
         }
-    }
-
-    const fn is_among_others(&self) -> bool {
-        matches!(
-            self.state,
-            ExchangeState::Exchanging | ExchangeState::Returning(_)
-        )
     }
 
     /// The cluster's clock, after the first reply.

@@ -11,11 +11,19 @@ const KEY: Fingerprint = Fingerprint::of_word(7);
 
 /// A hundred units in ten hours.
 fn bucket() -> StateStore {
+    buckets(&[100])
+}
+
+/// Of these bursts.
+fn buckets(bursts: &[u64]) -> StateStore {
     let rate = Rate {
         count: 100,
         per_nanoseconds: 36_000 * SECOND,
     };
-    StateStore::new(vec![Policy::token_bucket(rate, 100)], 10, OnFull::Throttle)
+    let tiers = bursts
+        .iter()
+        .map(|burst| Policy::token_bucket(rate, *burst));
+    StateStore::new(tiers.collect::<Vec<_>>(), 10, OnFull::Throttle)
         .keyed(Duration::from_millis(100))
 }
 
@@ -38,24 +46,15 @@ fn the_units_of_others_take_no_more_than_a_bucket_has() {
 /// A reload has replaced the store by one with other tiers.
 #[test]
 fn units_of_others_are_charged_to_the_store_in_effect() {
-    let rate = Rate {
-        count: 100,
-        per_nanoseconds: 36_000 * SECOND,
-    };
-    let two = vec![
-        Policy::token_bucket(rate, 100),
-        Policy::token_bucket(rate, 50),
-    ];
-    let before = StateStore::new(two, 10, OnFull::Throttle).keyed(Duration::from_millis(100));
+    let (before, after) = (buckets(&[100, 50]), Arc::new(bucket()));
     assert!(before.allowed(KEY, NOW, 1));
-    let after = bucket();
-    before.move_to(&Arc::new(bucket()), NOW);
+    before.move_to(&after, NOW);
     before.charge_for_others(KEY.word(), 30, NOW);
     assert_eq!(left(&before), (69, 0));
-    assert_eq!(left(&after), (100, 0));
+    assert_eq!(left(&after), (69, 0));
 }
 
-/// Of four hosts. What was charged with the whole limit is returned once, and only the cost itself is owed.
+/// Of four hosts.
 #[test]
 fn forced_charges_and_refunds_under_a_share_are_those_of_the_limit() {
     let store = bucket();

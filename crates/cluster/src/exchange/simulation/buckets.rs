@@ -2,7 +2,6 @@
 
 use common::limiter::Rate;
 use common::rate_limiter::Policy;
-
 use testbed::random::Random;
 
 use super::events::{N, SEEDS, idle, on};
@@ -44,7 +43,7 @@ fn outages_reset_no_slow_bucket() {
             passed.push(world.exhaust(host));
         }
         eprintln!("even: {is_even}: {passed:?}");
-        // What one host passes of its share, each of the others may have passed.
+        // Each unit of one host counts for all hosts.
         let most = if is_even { N } else { N / 4 };
         assert!(world.total(0) <= most + N / 100, "{passed:?}");
         assert!(world.total(0) >= most - N / 100, "{passed:?}");

@@ -10,10 +10,12 @@ use config::policy::OnFull;
 use decide::{Cut, Fingerprint, Fingerprints, StateStore};
 use testbed::random::Random;
 
+use super::super::exchange_state::{
+    ExchangeState, HOSTS_OF_A_NEW_STORE, RETURN_REPLIES, replies_after,
+};
 use super::super::peer::{News, Peer, PeerHost};
 use super::super::use_log::{Changes, LEAST_LIFE, Name, UseLog, Writes};
 use super::super::wire::decode_words;
-use super::super::worker::away::{HOSTS_OF_A_NEW_STORE, RETURN_REPLIES, replies_after};
 use crate::recent_hosts::RecentHosts;
 
 pub(super) const MS: u64 = 1_000_000;
@@ -181,12 +183,7 @@ pub(super) struct Host {
     pub(super) replied: u64,
     /// The sequence of the last request with a reply.
     sequence: u64,
-    pub(super) is_exchanging: bool,
-    has_joined: bool,
-    /// Whether it has had no reply for a lease, and has not exchanged since.
-    is_alone: bool,
-    /// Replies since it is among the others again, still with its share.
-    returning: Option<u32>,
+    state: ExchangeState,
     /// Whether it decides. If not, it does from its next reply on, or from the first one that fails to come.
     pub(super) is_serving: bool,
     /// Whether it has no connection to the store.
@@ -225,7 +222,7 @@ impl Host {
         let here = now + self.ahead;
         let has_windows = self.store.has_windows();
         let mut published = Vec::new();
-        if self.is_alone && !has_windows {
+        if self.state == ExchangeState::Alone && !has_windows {
             self.separate(here);
         } else {
             published.push((NUMBER, has_windows, self.cut(here)));
@@ -290,8 +287,8 @@ impl Host {
     fn unanswered(&mut self, now: u64) {
         if now + self.ahead >= self.replied + lease_of(self.sync) {
             let here = now + self.ahead;
-            let has_returned = self.returning.is_some();
-            if (self.is_exchanging || has_returned) && !self.store.has_windows() {
+            if self.state.is_among_others() && !self.store.has_windows() {
+                let has_returned = self.state != ExchangeState::Exchanging;
                 let had_share = has_returned && self.store.is_slow_bucket(LEAST_LIFE);
                 let hosts = if had_share { 1 } else { self.recent.most() };
                 let cuts = self.cut(here);
@@ -299,7 +296,7 @@ impl Host {
                     self.store.charge_for_others(key, others, here);
                 }
             }
-            (self.is_exchanging, self.is_alone, self.returning) = (false, true, None);
+            self.state = ExchangeState::Alone;
             self.uses.set_apart(true);
             self.separate(here);
             self.store.set_share(Share::one_of(self.recent.most()));
@@ -319,7 +316,7 @@ impl Host {
             self.uses.lost(number, keys);
         }
         let (hosts, rank) = (self.peer.window_hosts(), self.peer.rank());
-        if self.is_exchanging || self.returning.is_some() {
+        if self.state.is_among_others() {
             self.store.set_hosts(hosts, rank);
         } else {
             self.store.rejoin(hosts, rank);
@@ -339,31 +336,31 @@ impl Host {
                 .lost(NUMBER, self.store.received_keys(here, LEAST_LIFE));
         }
         let is_behind = *is_new || self.uses.is_behind();
-        match self.returning {
-            _ if self.is_exchanging => {}
-            Some(replies) => self.return_after(replies_after(replies, &self.peer, &self.uses)),
-            None if is_behind && self.is_alone => {
-                self.store.set_share(Share::one_of(self.recent.most()));
-            }
-            None if is_behind && self.has_joined => {}
-            None if is_behind => {
+        match self.state {
+            ExchangeState::Exchanging => {}
+            ExchangeState::Joining if is_behind => {
                 let hosts = self.peer.hosts().max(HOSTS_OF_A_NEW_STORE);
                 self.store.set_share(Share::one_of(hosts));
             }
-            None if self.is_alone => {
+            ExchangeState::Joining => {
+                if self.store.share() != Some(Share::WHOLE) {
+                    self.store.end_share(here, self.peer.threshold());
+                }
+                self.exchange();
+            }
+            ExchangeState::Alone if is_behind => {
+                self.store.set_share(Share::one_of(self.recent.most()));
+            }
+            ExchangeState::Alone => {
                 if self.store.is_slow_bucket(LEAST_LIFE) {
                     self.uses.restore(NUMBER);
                 }
                 self.uses.set_apart(false);
                 self.store.end_share(here, self.peer.threshold());
-                self.is_alone = false;
                 self.return_after(0);
             }
-            None => {
-                if self.store.share() != Some(Share::WHOLE) {
-                    self.store.end_share(here, self.peer.threshold());
-                }
-                self.exchange();
+            ExchangeState::Returning(replies) => {
+                self.return_after(replies_after(replies, &self.peer, &self.uses));
             }
         }
     }
@@ -373,7 +370,7 @@ impl Host {
             self.store.end_share(self.replied, self.peer.threshold());
             self.exchange();
         } else {
-            self.returning = Some(replies);
+            self.state = ExchangeState::Returning(replies);
             let share = if self.store.is_slow_bucket(LEAST_LIFE) {
                 Share::one_of(self.recent.most())
             } else {
@@ -384,7 +381,7 @@ impl Host {
     }
 
     fn exchange(&mut self) {
-        (self.is_exchanging, self.has_joined, self.returning) = (true, true, None);
+        self.state = ExchangeState::Exchanging;
         self.store.set_share(Share::WHOLE);
     }
 }
@@ -468,10 +465,7 @@ impl World {
             owed: vec![0.0; self.keys.len()],
             replied: self.now + ahead,
             sequence: 0,
-            is_exchanging: false,
-            has_joined: false,
-            is_alone: false,
-            returning: None,
+            state: ExchangeState::Joining,
             is_serving: true,
             is_cut_off: false,
             is_stopped: false,

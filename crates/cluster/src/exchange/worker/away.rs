@@ -4,18 +4,14 @@ use common::share::Share;
 use config::policy::WhenStoreIsDown;
 use decide::EffectiveShare;
 
-use super::super::peer::Peer;
-use super::super::use_log::{LEAST_LIFE, UseLog};
-use super::{ExchangeState, Worker, request_series};
+use super::super::exchange_state::{
+    ExchangeState, HOSTS_OF_A_NEW_STORE, RETURN_REPLIES, replies_after,
+};
+use super::super::use_log::LEAST_LIFE;
+use super::{Worker, request_series};
 
 /// The time between two removals of keys whose use has ended, in nanoseconds.
 const PRUNE_EVERY: u64 = 10_000_000_000;
-/// The exchanges from the return of all hosts until each has read what the others wrote.
-pub(in super::super) const RETURN_REPLIES: u32 = 3;
-
-/// While a store is new, each host that joins has at most this part of a limit: other hosts may have used it up.
-pub(in super::super) const HOSTS_OF_A_NEW_STORE: u64 = 10;
-
 impl Worker {
     /// Exchanges keys from now on, once all use is read. A new store may not have it yet; until then, a host that joins has
     /// its part of what others use.
@@ -155,14 +151,5 @@ impl Worker {
                 is_open: false,
             });
         }
-    }
-}
-
-/// The replies since the others are back and all use is written and read, after another one.
-pub(in super::super) fn replies_after(replies: u32, peer: &Peer, uses: &UseLog) -> u32 {
-    if uses.is_behind() || uses.is_restoring() || peer.are_returning() {
-        0
-    } else {
-        replies + 1
     }
 }

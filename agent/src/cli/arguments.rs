@@ -596,12 +596,21 @@ pub enum Command {
         #[arg(long)]
         csv: bool,
     },
-    /// Reset the states of one source, of a prefix, or of all sources under one limit, to the whole allowance
+    /// Reset the states of one source, of a prefix, of a key of requests, or of all keys of one limit, to the whole allowance
+    ///
+    /// Keys of requests that hosts exchange (cluster = "keys") are reset on all hosts.
     Reset {
         /// The source's address, or a prefix with at most 65,536 keys of a limit
-        #[arg(required_unless_present = "limit", value_parser = prefix, add = names(Named::Addresses))]
+        #[arg(
+            required_unless_present_any = ["limit", "keys"],
+            value_parser = prefix,
+            add = names(Named::Addresses),
+        )]
         source: Option<IpNet>,
-        /// Reset this limit only: for the source or prefix, or for every source if none is given
+        /// An entry of a key of requests and its value; may be repeated
+        #[arg(long = "key", value_name = "ENTRY=VALUE", conflicts_with = "source")]
+        keys: Vec<String>,
+        /// Reset this limit only: for the source, prefix or key, or for every key if none is given
         #[arg(long, value_name = "NAME", add = names(Named::Limits))]
         limit: Option<String>,
     },

@@ -86,7 +86,10 @@ fn question(options: &Decide) -> Result<Question, String> {
     })
 }
 
-fn pairs<T: FromStr>(words: &[String], example: &str) -> Result<BTreeMap<String, T>, String> {
+pub(super) fn pairs<T: FromStr>(
+    words: &[String],
+    example: &str,
+) -> Result<BTreeMap<String, T>, String> {
     let mut pairs = BTreeMap::new();
     for word in words {
         let pair = word.split_once('=').filter(|(name, _)| !name.is_empty());

@@ -97,7 +97,11 @@ pub fn execute(cli: Cli) -> anyhow::Result<ExitCode> {
         ),
         Command::Show { source } => show::show(source, options),
         Command::Trace { source } => trace::trace(source, options),
-        Command::Reset { source, limit } => reset::reset(source, limit, options),
+        Command::Reset {
+            source,
+            keys,
+            limit,
+        } => reset::reset(source, &keys, limit, options),
         Command::Ban {
             cidrs,
             file,

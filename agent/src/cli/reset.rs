@@ -1,5 +1,6 @@
-//! `weir reset`: forgets the states of sources or of a limit.
+//! `weir reset`: forgets the states of sources, of a key or of a limit.
 
+use std::collections::BTreeMap;
 use std::process::ExitCode;
 
 use api::request::{Request, Reset};
@@ -8,6 +9,7 @@ use host::PROGRAM;
 use ipnet::IpNet;
 
 use super::ask::{ask, unknown};
+use super::decide::pairs;
 use super::exit::usage;
 use super::table::number;
 use crate::cli::arguments::Options;
@@ -15,6 +17,7 @@ use crate::stats::LimitStatus;
 
 pub fn reset(
     sources: Option<IpNet>,
+    keys: &[String],
     limit: Option<String>,
     options: &Options,
 ) -> anyhow::Result<ExitCode> {
@@ -25,6 +28,10 @@ pub fn reset(
             return Ok(usage(&unknown));
         }
     }
+    let key: BTreeMap<String, String> = match pairs(keys, "--key user=alice") {
+        Ok(key) => key,
+        Err(wrong) => return Ok(usage(&wrong)),
+    };
     let under = |limit: &String| format!(" under limit {limit}");
     let (request, whose) = match (sources, limit) {
         (Some(sources), limit) => {
@@ -39,6 +46,10 @@ pub fn reset(
                 Request::Reset { source, limit }
             };
             (request, whose)
+        }
+        (None, limit) if !key.is_empty() => {
+            let request = Request::ResetKey { key, limit };
+            (request, keys.join(" "))
         }
         (None, limit) => {
             let limit = limit.unwrap_or_default();
@@ -56,7 +67,11 @@ pub fn reset(
         } else {
             "states"
         };
-        let done = format!("{} {states} of {whose} forgotten", number(reset.forgotten));
+        let done = format!(
+            "{} {states} of {whose} forgotten{}",
+            number(reset.forgotten),
+            of_cluster(reset)
+        );
         if !is_of_all_limits {
             return done;
         }
@@ -69,4 +84,24 @@ pub fn reset(
         };
         format!("{done}; {kept}: {PROGRAM} reset --limit NAME")
     })
+}
+
+/// The limits of a key, and the hosts on which it is reset.
+fn of_cluster(reset: &Reset) -> String {
+    let list = |before: &str, limits: &[String]| match limits {
+        [] => String::new(),
+        limits => format!("{before}{}", limits.join(", ")),
+    };
+    [
+        list(" under ", &reset.limits),
+        list(
+            "; on all hosts that exchange its keys: ",
+            &reset.on_all_hosts,
+        ),
+        list(
+            "; on this host alone, not on the others: ",
+            &reset.on_this_host,
+        ),
+    ]
+    .concat()
 }

@@ -1,5 +1,6 @@
 //! Operations of operators: bans, resets, recordings, captures.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -8,10 +9,11 @@ use std::time::Duration;
 use api::capture::CaptureOf;
 use api::record::RecordStatus;
 use api::request::{BanOrder, Banned, CountersReset, Reset, Unbanned};
-use config::policy::{Mode, Prefix};
+use config::policy::{ClusterMode, Mode, Prefix};
+use config::request_key::entry_name;
 use config::{PrefixKey, prefix};
 use datapath::bans::{By, Owner};
-use decide::{Answer, Question};
+use decide::{Answer, KeyReset, Question, Scope};
 use host::PROGRAM;
 
 use super::agent::Agent;
@@ -130,15 +132,16 @@ impl Agent {
     pub(crate) fn reset(&self, prefix: &Prefix, limit: Option<&str>) -> Result<Reset, String> {
         let has_requests = !self.changing.live().config().decide.limits.is_empty();
         let requests = self.requests.engine();
-        let too_many = |(limit, keys)| ResetError::TooManyKeys {
-            prefix: *prefix,
-            limit,
-            keys,
-        };
         requests
             .check_reset(prefix, limit)
-            .map_err(too_many)
-            .map_err(text)?;
+            .map_err(|error| match error {
+                decide::ResetError::TooWide { limit, keys } => text(ResetError::TooManyKeys {
+                    prefix: *prefix,
+                    limit,
+                    keys,
+                }),
+                error => text(error),
+            })?;
         let (of_packets, mut kept) = match self.packet_engine() {
             Ok(packets) => {
                 let reset = packets
@@ -149,7 +152,7 @@ impl Agent {
             Err(_) if has_requests => (None, Vec::new()),
             Err(none) => return Err(none),
         };
-        let (of_requests, others) = requests.reset_sources(prefix, limit);
+        let (of_requests, others) = requests.reset_sources(prefix, limit).map_err(text)?;
         kept.extend(others);
         if let (Some(limit), true) = (limit, of_packets.is_none() && of_requests.is_none()) {
             return Err(format!(
@@ -160,11 +163,13 @@ impl Agent {
         Ok(Reset {
             forgotten: of_packets + of_requests,
             kept,
+            ..Reset::default()
         })
     }
 
     pub(crate) fn reset_limit(&self, limit: &str) -> Result<Reset, String> {
-        let forgotten = match (self.requests.engine().reset(limit), self.packets()) {
+        let of_requests = self.requests.engine().reset(limit);
+        let forgotten = match (of_requests.map_err(text)?, self.packets()) {
             (Some(forgotten), _) => forgotten,
             (None, Some(packets)) => {
                 packets.for_client(|in_effect| in_effect.reader().reset_limit(limit))?
@@ -175,8 +180,59 @@ impl Agent {
                 ));
             }
         };
-        let kept = Vec::new();
-        Ok(Reset { forgotten, kept })
+        let limits = || vec![limit.to_owned()];
+        let (on_all_hosts, on_this_host) = match self.cluster_mode(limit) {
+            Some((Scope::Request, ClusterMode::Keys)) => (limits(), Vec::new()),
+            Some(_) => (Vec::new(), limits()),
+            None => (Vec::new(), Vec::new()),
+        };
+        Ok(Reset {
+            forgotten,
+            on_all_hosts,
+            on_this_host,
+            ..Reset::default()
+        })
+    }
+
+    /// How hosts share a limit, if they do.
+    fn cluster_mode(&self, limit: &str) -> Option<(Scope, ClusterMode)> {
+        let live = self.changing.live();
+        let config = live.config();
+        let of_requests = config
+            .decide
+            .limits
+            .iter()
+            .find(|other| other.name == limit);
+        let of_packets = config.limits.iter().find(|other| other.name == limit);
+        let of_requests = of_requests.map(|limit| (Scope::Request, limit.cluster));
+        let (scope, mode) =
+            of_requests.or_else(|| of_packets.map(|limit| (Scope::Packet, limit.cluster)))?;
+        Some((scope, mode?))
+    }
+
+    /// Resets the state of a key of limits on requests.
+    pub(crate) fn reset_key(
+        &self,
+        key: &BTreeMap<String, String>,
+        limit: Option<&str>,
+    ) -> Result<Reset, String> {
+        let entries = key.iter();
+        let entries = entries.map(|(entry, value)| (entry_name(entry), value.as_str()));
+        let engine = self.requests.engine();
+        let reset = engine.reset_key(entries, limit);
+        let KeyReset {
+            forgotten,
+            limits,
+            on_all_hosts,
+            on_this_host,
+        } = reset.map_err(text)?;
+        Ok(Reset {
+            forgotten,
+            limits,
+            on_all_hosts,
+            on_this_host,
+            ..Reset::default()
+        })
     }
 }
 

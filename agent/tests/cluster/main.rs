@@ -10,6 +10,7 @@ mod keys;
 mod ledger;
 mod outages;
 mod quotas;
+mod resets;
 mod settling;
 mod stores;
 mod trouble;
@@ -50,6 +51,7 @@ fn main() {
         own,
         keys::TESTS,
         quotas::TESTS,
+        resets::TESTS,
         joins::TESTS,
         outages::TESTS,
         settling::TESTS,

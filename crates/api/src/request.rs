@@ -2,6 +2,7 @@
 
 use crate::group::Emergency;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 /// A request on the control socket. The first line of each variant is the type of its reply.
@@ -41,6 +42,14 @@ pub enum Request {
     ResetLimit {
         /// The limit whose state is reset, for every key.
         limit: String,
+    },
+    /// [`Reset`] of one key of limits on requests.
+    ResetKey {
+        /// Its entries and their values.
+        key: BTreeMap<String, String>,
+        /// The only limit under which it is; `None` for all with exactly these entries.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        limit: Option<String>,
     },
     /// [`CountersReset`]: sets the counters of all limits to 0.
     ResetCounters,
@@ -200,6 +209,7 @@ impl Request {
             Self::Reset { .. }
             | Self::ResetPrefix { .. }
             | Self::ResetLimit { .. }
+            | Self::ResetKey { .. }
             | Self::ResetCounters => false,
             Self::Reload { .. }
             | Self::Try { .. }
@@ -333,7 +343,7 @@ pub struct StillBanned {
 }
 
 /// The result of `weir reset`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reset {
     /// The number of states that were removed.
     pub forgotten: u64,
@@ -341,6 +351,15 @@ pub struct Reset {
     /// requests only.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub kept: Vec<String>,
+    /// Of a key: the limits under which it was reset.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub limits: Vec<String>,
+    /// Of a key or a limit: the limits whose hosts all reset it, since they exchange their keys.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub on_all_hosts: Vec<String>,
+    /// The limits of which other hosts have a share, and keep their states.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub on_this_host: Vec<String>,
 }
 
 /// The result of `weir limits --reset-counters`.

@@ -20,6 +20,7 @@ use super::line::Bounds;
 use super::memory::{LimitMemory, memory};
 use super::periods::{Periods, Wall};
 use super::reservations::ReservationBounds;
+use super::resets::name_hash;
 use super::sources::Sources;
 use super::state_store::StateStore;
 use super::tiers::Tiers;
@@ -191,6 +192,7 @@ impl Engine {
                 stores,
                 counters: known.map_or_else(Arc::default, |known| Arc::clone(&known.counters)),
                 number: refusals.number(&policy.name),
+                name_hash: name_hash(&policy.name),
                 line: known.map_or_else(Arc::default, |known| Arc::clone(&known.line)),
                 together: policy.cluster.map(|_| {
                     known
@@ -242,6 +244,7 @@ impl Engine {
             edge,
             escalate_from: config.decide.escalate_from.clone(),
             check: config.decide.check.clone(),
+            resets: before.map_or_else(Arc::default, |before| Arc::clone(&before.resets)),
             reservations: before
                 .map_or_else(Arc::default, |before| Arc::clone(&before.reservations)),
             reservation_bounds: ReservationBounds {

@@ -36,7 +36,7 @@ pub(super) struct Charge {
     pub(super) limit: usize,
     pub(super) source_class: SourceClass,
     pub(super) source: Option<IpAddr>,
-    /// Of the key's state: by the calendar, of its current period.
+    /// Of the key's current state: see [`Engine::current`](super::engine::Engine::current).
     pub(super) key: Fingerprint,
     /// Of the key itself.
     pub(super) named: Fingerprint,

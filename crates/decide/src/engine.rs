@@ -25,6 +25,7 @@ use super::offence::{Offence, Scope};
 use super::periods::{Wall, within};
 use super::refusals::Refusals;
 use super::reservations::{ReservationBounds, Reservations};
+use super::resets::Resets;
 use super::sources::{SourceClass, Sources};
 use super::state_store::StateStore;
 use super::tiers;
@@ -40,6 +41,8 @@ pub struct Engine {
     pub(super) fingerprints: Fingerprints,
     /// For limits whose keys hosts exchange: under their common secret.
     pub(super) together: Arc<ArcSwap<Fingerprints>>,
+    /// Of these limits' keys.
+    pub(super) resets: Arc<Resets>,
     pub(super) wall: Wall,
     /// Whether elastic limits pass more than their rate.
     pub(super) has_room: Arc<AtomicBool>,
@@ -433,21 +436,6 @@ impl Engine {
                 escalation.sweep(now);
             }
         }
-    }
-
-    /// Removes all state of a limit; returns the number of keys, or `None` if there is no such limit.
-    #[must_use]
-    pub fn reset(&self, name: &str) -> Option<u64> {
-        let limit = &self.limits[*self.by_name.get(name)?];
-        let forgotten = limit
-            .stores
-            .iter()
-            .map(|store| store.clear())
-            .sum::<usize>() as u64;
-        if !limit.line.is_empty() {
-            self.waiting.changed();
-        }
-        Some(forgotten)
     }
 }
 

@@ -4,6 +4,7 @@ use common::rate_limiter::Policy;
 
 use super::exchange::{Used, used};
 use super::fingerprint::Fingerprint;
+use super::hash::fnv1a;
 use super::state_store::StateStore;
 use super::tiers;
 
@@ -27,9 +28,7 @@ impl StateStore {
     #[must_use]
     pub fn definition(&self) -> u64 {
         let text = format!("{:?}", &**self.tiers());
-        text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
-            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-        })
+        fnv1a(text.bytes())
     }
 
     /// The use of a key, unless it ends within `least` nanoseconds.

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use config::policy::{OnFull, RequestEnforcement, RequestLimit};
+use config::policy::{ClusterMode, OnFull, RequestEnforcement, RequestLimit};
 use hyper::header::HeaderValue;
 use ipnet::IpNet;
 
@@ -41,6 +41,8 @@ pub(super) struct Limit {
     pub(super) counters: Arc<Counters>,
     /// See [`Refusals::number`].
     pub(super) number: u32,
+    /// See [`name_hash`](super::resets::name_hash).
+    pub(super) name_hash: u64,
     pub(super) together: Option<Arc<Together>>,
     pub(super) line: Arc<LineCounters>,
     pub(super) escalation: Option<Arc<Escalation>>,
@@ -54,6 +56,11 @@ pub(super) struct Limit {
 }
 
 impl Limit {
+    /// Whether hosts exchange its keys.
+    pub(super) fn is_exchanged(&self) -> bool {
+        self.policy.cluster == Some(ClusterMode::Keys)
+    }
+
     /// Whether its refused requests pass now.
     pub(super) fn observes_now(&self) -> bool {
         self.observes || self.is_open()

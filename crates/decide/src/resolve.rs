@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use api::decide::{ChargeMode, Question};
-use config::policy::{ClusterMode, EntryValue, KeyEntry, RequestLimit};
+use config::policy::{EntryValue, KeyEntry, RequestLimit};
 use config::request_key::{SOURCE, entry_name, masked};
 use config::suggestion;
 
@@ -150,11 +150,12 @@ impl Engine {
             });
         }
         let source_class = self.sources.source_class(source);
-        let key = match limit.policy.cluster {
-            Some(ClusterMode::Keys) => self.together.load().of(&values),
-            _ => self.fingerprints.of(&values),
+        let key = if limit.is_exchanged() {
+            self.together.load().of(&values)
+        } else {
+            self.fingerprints.of(&values)
         };
-        Ok(self.in_period(Charge {
+        Ok(self.current(Charge {
             limit: nth,
             source_class,
             source,
@@ -167,9 +168,15 @@ impl Engine {
         }))
     }
 
-    /// The charge in the calendar's current period.
-    pub(super) fn in_period(&self, charge: Charge) -> Charge {
-        let Some(periods) = &self.limits[charge.limit].periods else {
+    /// The charge on the current state of its key: in the calendar's period, after the last reset.
+    pub(super) fn current(&self, charge: Charge) -> Charge {
+        let limit = &self.limits[charge.limit];
+        if limit.is_exchanged() {
+            let together = || self.together.load_full();
+            let key = self.resets.current(limit.name_hash, charge.named, together);
+            return Charge { key, ..charge };
+        }
+        let Some(periods) = &limit.periods else {
             return charge;
         };
         let now = periods.now(charge.named, &self.fingerprints);

@@ -5,13 +5,13 @@ use std::sync::atomic::Ordering;
 
 use common::rate_limiter::Policy;
 use config::human;
-use config::policy::ClusterMode;
 use serde::{Deserialize, Serialize};
 
 use super::engine::Engine;
 use super::fingerprint::{Fingerprint, Fingerprints};
 use super::limit::Limit;
 use super::overflow::SavedOverflow;
+use super::resets::{LastReset, ResetKey, merge};
 use super::state_store::StateStore;
 use super::tiers::{self, Tiers};
 
@@ -28,6 +28,9 @@ pub struct SavedRequests {
     /// The hosts' secret of exchanged keys. Missing in files of earlier versions.
     #[serde(default)]
     exchanged_secret: Option<[u64; 2]>,
+    /// Of exchanged keys: limit, key, era and time. Missing in files of earlier versions.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    resets: Vec<[u64; 4]>,
     /// By limit name: passed, refused, would have been refused.
     counters: BTreeMap<String, [u64; 3]>,
     /// Those that passed above each limit. Earlier agents save none.
@@ -182,6 +185,7 @@ impl Engine {
         let mut saved = SavedRequests {
             secret: self.fingerprints.secret(),
             exchanged_secret: Some(self.exchanged_secret().0),
+            resets: Vec::new(),
             counters: self
                 .limits
                 .iter()
@@ -206,6 +210,11 @@ impl Engine {
                 saved.add(limit, store, lives, now);
             }
         }
+        // After the states: one that lacks its reset would be removed as of before.
+        let last = self.resets.last();
+        let reset =
+            |(key, reset): (&ResetKey, &LastReset)| [key.limit, key.key, reset.era, reset.at];
+        saved.resets = last.iter().map(reset).collect();
         saved
     }
 
@@ -215,6 +224,12 @@ impl Engine {
         self.fingerprints = Fingerprints::under(saved.secret);
         if let Some(secret) = saved.exchanged_secret {
             self.name_keys(secret);
+            let reset = |[limit, key, era, at]: &[u64; 4]| {
+                let (limit, key, era, at) = (*limit, *key, *era, *at);
+                (ResetKey { limit, key }, LastReset { era, at })
+            };
+            let resets: Vec<_> = saved.resets.iter().map(reset).collect();
+            self.resets.change(|last| merge(last, &resets));
         }
         let mut rest = &saved.words[..];
         for store in &saved.stores {
@@ -226,7 +241,7 @@ impl Engine {
             let limit = self
                 .limits
                 .iter()
-                .filter(|limit| is_exchanged(limit) == store.exchanged.is_some())
+                .filter(|limit| limit.is_exchanged() == store.exchanged.is_some())
                 .find(|limit| limit.policy.name == store.limit);
             let known = limit.and_then(|limit| {
                 limit.stores.iter().find_map(|known| {
@@ -304,11 +319,6 @@ fn fair_parts(wanted: &[usize], mut room: usize) -> Vec<usize> {
         room -= parts[nth];
     }
     parts
-}
-
-/// Whether its keys have the fingerprints of all hosts, and states on their clock.
-fn is_exchanged(limit: &Limit) -> bool {
-    limit.policy.cluster == Some(ClusterMode::Keys)
 }
 
 fn counted(limit: &Limit) -> [u64; 3] {

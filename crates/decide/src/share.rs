@@ -1,13 +1,16 @@
 //! This host's share of the limits that several hosts enforce together.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use common::share::Share;
-use config::policy::{ClusterMode, Multiplier, WhenStoreIsDown};
+use config::policy::{Multiplier, WhenStoreIsDown};
 
 use super::engine::Engine;
 use super::fingerprint::Fingerprints;
+use super::hash::fnv1a;
+use super::resets::{era_of, name_hash};
 use super::state_store::StateStore;
 
 /// The enforcement on this host.
@@ -82,14 +85,21 @@ impl Engine {
 
     /// The limits whose hosts exchange keys: each limit's name, the multiplier of its class, and its store.
     pub fn exchanged(&self) -> impl Iterator<Item = (&str, Multiplier, &Arc<StateStore>)> {
-        let limits = self
-            .limits
-            .iter()
-            .filter(|limit| limit.policy.cluster == Some(ClusterMode::Keys));
+        let limits = self.limits.iter().filter(|limit| limit.is_exchanged());
         limits.flat_map(|limit| {
             let stores = self.sources.multipliers().iter().zip(&limit.stores);
             stores.map(|(multiplier, store)| (limit.policy.name.as_str(), *multiplier, store))
         })
+    }
+
+    /// A number for the states of one of these limits' stores: states of others cannot be compared.
+    #[must_use]
+    pub fn definition(&self, limit: &str, store: &StateStore) -> u64 {
+        let definition = store.definition();
+        match era_of(&self.resets.last(), name_hash(limit)) {
+            0 => definition,
+            era => fnv1a([definition, era].into_iter().flat_map(u64::to_le_bytes)),
+        }
     }
 
     /// The secret of exchanged keys, and whether it is other hosts' or the previous agent's.
@@ -108,6 +118,7 @@ impl Engine {
         }
         self.together.store(Arc::new(Fingerprints::under(secret)));
         if before != secret {
+            self.resets.change(HashMap::clear);
             self.exchanged().for_each(|(.., store)| {
                 store.clear();
             });

@@ -351,6 +351,36 @@ impl StateStore {
         self.lock(key).peek(key, now, cost)
     }
 
+    /// The keys that it has.
+    pub(super) fn known_keys(&self) -> impl Iterator<Item = Fingerprint> {
+        self.shards.iter().flat_map(|shard| {
+            // No allocation under the lock, but for keys that are added meanwhile.
+            let mut keys = Vec::with_capacity(shard.0.lock().len() + 16);
+            shard.0.lock().each(|key, _| keys.push(key));
+            keys
+        })
+    }
+
+    /// Another key starts with the demand of the other hosts for this one.
+    pub(super) fn inherit_peers(&self, key: Fingerprint, other: Fingerprint) {
+        let Some(account) = self.lock(key).save(key).account else {
+            return;
+        };
+        let mut held = self.lock(other);
+        let accounts = &mut held.shard.accounts;
+        accounts
+            .entry(other)
+            .or_insert_with(|| Account::new(account.peers));
+    }
+
+    /// Removes one key; returns whether it had a state.
+    pub(super) fn forget_known(&self, key: Fingerprint) -> bool {
+        let mut held = self.lock(key);
+        let is_known = held.knows(key);
+        held.restore(key, &Saved::default());
+        is_known
+    }
+
     /// Removes one key, which starts again with its initial allowance.
     pub fn forget(&self, key: Fingerprint) {
         self.lock(key).restore(key, &Saved::default());

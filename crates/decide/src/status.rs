@@ -7,7 +7,7 @@ use api::event::{Event, EventKind, exceeded, seconds_since_1970};
 use api::limit::{Count, LimitDefinition, LimitStatus, REQUEST_DIRECTION};
 use api::source::SourceRequests;
 use api::status::ReservationsStatus;
-use config::policy::{KeyEntry, Prefix, RequestLimit};
+use config::policy::{KeyEntry, RequestLimit};
 
 use super::charge::Charge;
 use super::engine::Engine;
@@ -160,69 +160,20 @@ impl Engine {
         self.limits.iter().enumerate().filter_map(row).collect()
     }
 
-    /// Finds a limit of which the prefix has more keys than [`MOST_KEYS`](config::prefix::MOST_KEYS).
-    ///
-    /// # Errors
-    ///
-    /// The limit's name, and the number of keys.
-    pub fn check_reset(&self, prefix: &Prefix, only: Option<&str>) -> Result<(), (String, u128)> {
-        self.limits
-            .iter()
-            .filter(|limit| is_by_address(limit))
-            .map(|limit| &limit.policy)
-            .filter(|limit| only.is_none_or(|only| limit.name == only))
-            .try_for_each(|limit| {
-                prefix
-                    .keys(limit.ipv4_prefix, limit.ipv6_prefix)
-                    .map(drop)
-                    .map_err(|keys| (limit.name.clone(), keys))
-            })
-    }
-
-    /// Removes the states of a prefix's addresses under limits whose key is the address alone; of prefixes that
-    /// [`Engine::check_reset`] finds too wide, none. Returns their number, and the names of the other limits.
-    #[must_use]
-    pub fn reset_sources(&self, prefix: &Prefix, only: Option<&str>) -> (Option<u64>, Vec<String>) {
-        let (mut forgotten, mut others) = (only.is_none().then_some(0), Vec::new());
-        for (nth, limit) in self.limits.iter().enumerate() {
-            if only.is_some_and(|only| limit.policy.name != only) {
-                continue;
-            }
-            if !is_by_address(limit) {
-                others.push(limit.policy.name.clone());
-                continue;
-            }
-            let forgotten = forgotten.get_or_insert(0);
-            let policy = &limit.policy;
-            let keys = prefix.keys(policy.ipv4_prefix, policy.ipv6_prefix);
-            for address in keys.into_iter().flatten() {
-                let Some(charge) = self.charge_of_source(nth, limit, address) else {
-                    continue;
-                };
-                let Some(store) = self.store_of(&charge) else {
-                    continue;
-                };
-                if store.lock(charge.key).knows(charge.key) {
-                    store.forget(charge.key);
-                    *forgotten += 1;
-                }
-            }
-            if !limit.line.is_empty() {
-                self.waiting().changed();
-            }
-        }
-        (forgotten, others)
-    }
-
     /// A request of an address to a limit whose key is the address alone.
-    fn charge_of_source(&self, nth: usize, limit: &Limit, address: IpAddr) -> Option<Charge> {
+    pub(super) fn charge_of_source(
+        &self,
+        nth: usize,
+        limit: &Limit,
+        address: IpAddr,
+    ) -> Option<Charge> {
         let charge = || self.charge_of(nth, std::iter::empty(), Some(address), 1);
         is_by_address(limit).then(charge)?.ok()
     }
 }
 
 /// Whether its key is the client's address alone.
-fn is_by_address(limit: &Limit) -> bool {
+pub(super) fn is_by_address(limit: &Limit) -> bool {
     let over = &limit.policy.over;
     matches!(&limit.policy.key[..], [entry] if is_any_source(entry) && !over.has(entry))
 }

@@ -2,6 +2,7 @@ mod calendar;
 mod exchange;
 mod memory;
 mod overflow;
+mod resets;
 mod settling;
 mod throttle;
 mod values;
@@ -678,7 +679,7 @@ fn resetting_a_limit_forgets_every_key() {
     engine.decide(&ask("bob", 1), SECOND).unwrap();
     assert_eq!(
         (engine.reset("credits"), engine.reset("other")),
-        (Some(2), None)
+        (Ok(Some(2)), Ok(None))
     );
     assert!(engine.decide(&ask("alice", 1), SECOND).unwrap().allowed);
 }
@@ -713,7 +714,7 @@ fn resetting_a_source_forgets_its_limits_by_address_alone() {
         assert!(ask(name, source) && !ask(name, source), "{name} {source}");
     }
     let prefix = |text: &str| config::prefix::parse(text).unwrap_or_else(|_| panic!("{text}"));
-    let reset = |text: &str, only| engine.reset_sources(&prefix(text), only);
+    let reset = |text: &str, only| engine.reset_sources(&prefix(text), only).unwrap();
     let others = vec!["both".to_owned()];
     assert_eq!(reset("::ffff:192.0.2.9", None), (Some(1), others.clone()));
     assert_eq!(reset(same, None), (Some(0), others.clone()));
@@ -729,7 +730,11 @@ fn resetting_a_source_forgets_its_limits_by_address_alone() {
     let check = |text, only| engine.check_reset(&prefix(text), only);
     assert_eq!(check("128.0.0.0/8", None), Ok(()));
     let found = check("128.0.0.0/7", Some("address")).unwrap_err();
-    assert_eq!(found, ("address".to_owned(), 1 << 17));
+    let too_wide = ResetError::TooWide {
+        limit: "address".to_owned(),
+        keys: 1 << 17,
+    };
+    assert_eq!(found, too_wide);
     assert_eq!(check("128.0.0.0/7", Some("of packets")), Ok(()));
 }
 

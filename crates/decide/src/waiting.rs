@@ -234,7 +234,7 @@ impl Lines {
         };
         self.due.remove(&(line.due, spot));
         for waiter in &mut line.waiters {
-            waiter.charge = engine.in_period(waiter.charge);
+            waiter.charge = engine.current(waiter.charge);
         }
         while let Some(first) = line.waiters.front() {
             let Some(outcome) = engine.pass(first.charge, now) else {

@@ -205,7 +205,9 @@ impl Client {
             }
             Request::Allow { .. } | Request::Disallow { .. } => PATIENCE_WITH_CHANGES,
             // They scan the table of sources.
-            Request::ResetPrefix { .. } | Request::ResetLimit { .. } => PATIENCE_WITH_CHANGES,
+            Request::ResetPrefix { .. } | Request::ResetLimit { .. } | Request::ResetKey { .. } => {
+                PATIENCE_WITH_CHANGES
+            }
             Request::Decide { question } => {
                 PATIENCE + question.wait.map(Wait::time).unwrap_or_default()
             }

@@ -269,6 +269,7 @@ fn reply_to(agent: &Agent, request: Request) -> Result<serde_json::Value, String
             json(agent.reset(&prefix, limit.as_deref())?)
         }
         Request::ResetLimit { limit } => json(agent.reset_limit(&limit)?),
+        Request::ResetKey { key, limit } => json(agent.reset_key(&key, limit.as_deref())?),
         Request::ResetCounters => json(agent.reset_counters()?),
         Request::Ban { orders } => json(agent.order_bans(&orders)?),
         Request::Unban {

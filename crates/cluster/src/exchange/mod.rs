@@ -9,6 +9,7 @@
 //! - `claim`: the demand by which a host takes its part of a window, pure.
 //! - [`peer`]: one host's part in all limits, pure.
 //! - [`use_log`]: the use of keys in the store, for hosts that join or return.
+//! - `reset_log`: the resets of keys in the store.
 //! - `sources`: the sources of a limit on packets, in the kernel.
 //! - `exchange.lua`: the store's script, run once per host and sync.
 //! - `exchange_state`: where a host is between the others and a time without the store.
@@ -22,6 +23,7 @@ mod exchanged_limits;
 pub mod exchanger;
 pub mod peer;
 mod request;
+mod reset_log;
 mod saved_host_count;
 pub mod series;
 #[cfg(test)]

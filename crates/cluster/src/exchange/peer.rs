@@ -6,7 +6,7 @@ use std::cmp::Ordering;
 use std::collections::HashMap;
 use std::time::Duration;
 
-use decide::{Adjustment, Cut};
+use decide::{Adjustment, Cut, fnv1a};
 
 use super::series::{HostNumber, Newest, Round, Series};
 use super::wire::Publication;
@@ -394,8 +394,5 @@ fn number_of(name: &str) -> HostNumber {
 /// The number of a limit's keys of one class multiplier: the same on every host, whatever the rest of its config.
 #[must_use]
 pub fn series_number(limit: &str, multiplier: &str) -> u64 {
-    let bytes = limit.bytes().chain([0]).chain(multiplier.bytes());
-    bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-    })
+    fnv1a(limit.bytes().chain([0]).chain(multiplier.bytes()))
 }

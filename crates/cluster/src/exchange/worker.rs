@@ -12,7 +12,7 @@ use api::event::EventKind;
 use common::share::Share;
 use config::human;
 use config::policy::{Cluster, ClusterMode, Multiplier};
-use decide::{Adjustment, Cut};
+use decide::{Adjustment, Cut, LastResets};
 use events::EventLog;
 use host::StateDirectory;
 use host::clock::boot_nanoseconds;
@@ -22,6 +22,7 @@ use super::exchange_state::ExchangeState;
 use super::exchanged_limits::ExchangedLimits;
 use super::peer::{News, Peer, series_number};
 use super::request::{Reply, Request, SCRIPT, keys};
+use super::reset_log::ResetLog;
 use super::saved_host_count::SavedHostCount;
 use super::sources::Sources;
 use super::timeout::ExchangeTimeout;
@@ -54,6 +55,9 @@ pub(super) struct Worker {
     /// By the name of the limit on packets.
     sources: HashMap<String, Sources>,
     uses: UseLog,
+    resets: ResetLog,
+    /// The resets in `definitions`.
+    last_resets: Arc<LastResets>,
     /// The definition of each limit's states, by the limit's number.
     definitions: HashMap<u64, u64>,
     /// A random number of this run.
@@ -94,6 +98,8 @@ impl Worker {
             script: Script::new(SCRIPT),
             sources: HashMap::new(),
             uses: UseLog::default(),
+            resets: ResetLog::default(),
+            last_resets: Arc::default(),
             definitions: HashMap::new(),
             run,
             now,
@@ -110,7 +116,9 @@ impl Worker {
         for (limit, multiplier, store) in engine.exchanged() {
             store.separate(now(), LEAST_LIFE);
             let number = request_series(limit, multiplier);
-            worker.definitions.insert(number, store.definition());
+            worker
+                .definitions
+                .insert(number, engine.definition(limit, store));
         }
         worker.report();
         worker
@@ -163,6 +171,7 @@ impl Worker {
         self.leave_behind();
         self.seen.end(self.hosts.most()).await;
         // So that the other hosts remove this one at once, with all that it has used.
+        self.redefine();
         let writes = self.writes(true);
         let _ = tokio::time::timeout(LEAVE_TIMEOUT, self.publish(&[], true, &writes)).await;
     }
@@ -184,9 +193,24 @@ impl Worker {
         self.definitions
             .retain(|number, _| numbers.contains(number));
         self.uses.retain_limits(|number| numbers.contains(&number));
+        self.define();
+    }
+
+    /// After a reset of a whole limit, its states are others.
+    fn redefine(&mut self) {
+        let last = self.held.engine.load().last_resets();
+        if !Arc::ptr_eq(&self.last_resets, &last) {
+            self.last_resets = last;
+            self.define();
+        }
+    }
+
+    /// Reads and writes the use of limits whose states are others than before.
+    fn define(&mut self) {
+        let engine = self.held.engine.load();
         for (limit, multiplier, store) in engine.exchanged() {
             let number = request_series(limit, multiplier);
-            let definition = store.definition();
+            let definition = engine.definition(limit, store);
             if self.definitions.insert(number, definition) != Some(definition) {
                 self.uses
                     .lost(number, store.received_keys((self.now)(), LEAST_LIFE));
@@ -206,6 +230,8 @@ impl Worker {
 
     /// Exchanges once; returns whether more use of keys is to be read at once.
     async fn sync(&mut self) -> bool {
+        // An operator may have reset a limit on this host.
+        self.redefine();
         let cuts = self.cut();
         let publication = self.peer.publish(self.instant(), &cuts);
         let parted = self.peer.take_parted();
@@ -220,15 +246,21 @@ impl Worker {
                 secret,
                 news,
                 changes,
+                resets,
                 is_new,
             }) => {
                 let answered = (self.now)();
                 self.replied = self.peer.sequence();
                 self.held.engine.load().name_keys(secret);
+                // Units of the others are of the states after these resets.
+                let resets = self.resets.replied(resets);
+                self.held.engine.load().receive_resets(&resets);
                 self.answered(begun);
                 self.set_clock(&news, requested_at, answered);
                 self.adjust(&news, requested_at, is_new);
                 self.adopt(&changes);
+                // These changes were requested for the states of before.
+                self.redefine();
                 let was_alone = self.state == ExchangeState::Alone;
                 self.join(is_new);
                 // The others wait for what it used without them.
@@ -262,16 +294,16 @@ impl Worker {
         self.uses.set_hosts(self.peer.hosts());
         let stores: HashMap<u64, _> = engine
             .exchanged()
-            .map(|(limit, multiplier, store)| (request_series(limit, multiplier), store))
+            .map(|(limit, multiplier, store)| (request_series(limit, multiplier), (limit, store)))
             .collect();
         self.uses.writes(
             (now, self.cluster.sync.as_nanos() as u64),
             leaves,
             |number, key| self.peer.is_own(number, key),
             |number, key| {
-                let store = stores.get(&number)?;
+                let (limit, store) = stores.get(&number)?;
                 let definition = self.definitions.get(&number).copied();
-                let definition = definition.unwrap_or_else(|| store.definition());
+                let definition = definition.unwrap_or_else(|| engine.definition(limit, store));
                 Some((definition, store.key_use(key, now, LEAST_LIFE)?))
             },
         )
@@ -286,7 +318,7 @@ impl Worker {
             // The engine may have a new limit before this thread receives the reload.
             let definition = *self.definitions.entry(number).or_insert_with(|| {
                 has_new = true;
-                store.definition()
+                engine.definition(limit, store)
             });
             for (name, words) in &changes.keys {
                 if (name.series, name.definition) == (number, definition) {
@@ -353,17 +385,20 @@ impl Worker {
         leaves: bool,
         writes: &Writes,
     ) -> Result<Reply, StoreError> {
+        let engine = self.held.engine.load();
+        let resets = self.resets.writes(&engine.last_resets());
         let request = Request {
             host: self.peer.name(),
             sync: self.cluster.sync,
             read: self.peer.read(),
-            secret: self.held.engine.load().exchanged_secret(),
+            secret: engine.exchanged_secret(),
             sequences: (self.peer.sequence(), self.replied),
             publication,
             leaves,
             // New with each request: an epoch that a host has seen before would hide a loss.
             epoch: format!("{:016x}{:x}", self.run, boot_nanoseconds()),
             writes,
+            resets: (self.resets.version(), &resets),
         };
         let arguments = request.arguments();
         let arguments: Vec<&[u8]> = arguments.iter().map(Vec::as_slice).collect();
@@ -388,7 +423,7 @@ impl Worker {
             .run(connection, &self.script, &keys, &arguments)
             .await?;
         self.timeout.replied(begun.elapsed());
-        Reply::parse(reply).ok_or_else(|| {
+        Reply::parse(reply, self.resets.version()).ok_or_else(|| {
             StoreError::Foreign("the result of exchange.lua cannot be parsed".to_owned())
         })
     }

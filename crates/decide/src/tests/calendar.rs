@@ -468,7 +468,7 @@ fn wildcards_share_a_day_and_sources_are_reset() {
     let prefix = config::prefix::parse("192.0.2.1").unwrap_or_else(|_| panic!("valid"));
     assert_eq!(
         host.engine.reset_sources(&prefix, None),
-        (Some(1), Vec::new())
+        Ok((Some(1), Vec::new()))
     );
     assert!(host.decide(&question).allowed);
 }

@@ -274,7 +274,7 @@ fn sources_that_share_one_count_keep_their_class() {
     let one = config::prefix::parse("192.0.2.1").unwrap_or_else(|_| panic!("an address"));
     assert_eq!(
         engine.reset_sources(&one, None),
-        (Some(0), vec!["all".to_owned()])
+        Ok((Some(0), vec!["all".to_owned()]))
     );
     assert!(
         engine

@@ -448,7 +448,7 @@ fn an_open_limit_and_a_reset_are_noticed_at_once() {
         let waits = ask(1);
         assert!(matches!(waits, Decision::Waits(_)), "{does}");
         match does {
-            "reset" => assert_eq!(current.load().reset("jobs"), Some(1)),
+            "reset" => assert_eq!(current.load().reset("jobs"), Ok(Some(1))),
             _ => current
                 .load()
                 .set_share("jobs", common::share::Share::WHOLE, true),

@@ -292,7 +292,7 @@ pub fn fleet(count: usize, cluster: &str, limit: &str) -> Vec<Host> {
 }
 
 /// Requests units on all hosts at once for some time; returns the passed ones.
-fn ask_all(fleet: &[Host], time: Duration) -> u64 {
+pub fn ask_all(fleet: &[Host], time: Duration) -> u64 {
     let start = Instant::now();
     thread::scope(|scope| {
         let ask = |host: &Host| {

@@ -1,7 +1,7 @@
 //! Keys and limits that an operator resets on one host.
 
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
@@ -10,7 +10,7 @@ use testbed::redis::Redis;
 use testbed::tests;
 use testbed::trials::Test;
 
-use crate::quotas::{N, daily, exhaust, fleet, joined, most, seconds, settle};
+use crate::quotas::{N, ask_all, daily, exhaust, fleet, joined, most, seconds, settle};
 
 pub const TESTS: &[Test] = tests![
     a_reset_key_has_one_quota_on_all_hosts,
@@ -146,26 +146,14 @@ fn resets_under_traffic_pass_one_quota_each() {
         let hosts = fleet(3, &cluster, &daily(algorithm));
         settled(&redis, &hosts);
         let begun = seconds(&redis);
-        let start = Instant::now();
         let time = Duration::from_secs(2) * (RESETS as u32 + 1);
-        let passed: u64 = thread::scope(|scope| {
-            let ask = |host: &Host| {
-                let mut asker = host.connect();
-                scope.spawn(move || {
-                    let mut passed = 0;
-                    while start.elapsed() < time {
-                        passed += asker.ask(20);
-                        thread::sleep(Duration::from_millis(10));
-                    }
-                    passed
-                })
-            };
-            let asked: Vec<_> = hosts.iter().map(ask).collect();
+        let passed = thread::scope(|scope| {
+            let asked = scope.spawn(|| ask_all(&hosts, time));
             for nth in 0..RESETS {
                 thread::sleep(Duration::from_secs(2));
                 reset(&hosts[nth as usize % hosts.len()], KEY);
             }
-            asked.into_iter().map(|asked| asked.join().unwrap()).sum()
+            asked.join().unwrap()
         });
         let event = format!(
             "{algorithm}: three busy hosts, {RESETS} times `weir reset --key` on one of them"

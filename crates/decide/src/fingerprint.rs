@@ -1,4 +1,4 @@
-//! Fingerprints of keys: 64 bits for a key of any length.
+//! Fingerprints of keys: 64 bits for a key of any length. Hashes of names and definitions, the same on every host.
 
 use std::hash::{Hash, Hasher as _};
 
@@ -70,4 +70,12 @@ impl Fingerprints {
         // 0 marks a free place.
         Fingerprint(hasher.finish().max(1))
     }
+}
+
+/// FNV-1a, 64 bits: the same on every host and in every version.
+#[must_use]
+pub fn fnv1a(bytes: impl IntoIterator<Item = u8>) -> u64 {
+    bytes.into_iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    })
 }

@@ -3,8 +3,7 @@
 use common::rate_limiter::Policy;
 
 use super::exchange::{Used, used};
-use super::fingerprint::Fingerprint;
-use super::hash::fnv1a;
+use super::fingerprint::{Fingerprint, fnv1a};
 use super::state_store::StateStore;
 use super::tiers;
 

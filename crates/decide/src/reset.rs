@@ -300,7 +300,7 @@ impl Engine {
     fn forget_states(&self, keys: &[ResetKey], states: Vec<State<'_>>) -> u64 {
         let forgotten = states
             .into_iter()
-            .filter(|(store, key)| store.forget_known(*key))
+            .filter(|(store, key)| store.forget(*key))
             .count();
         let is_of = |limit: &&Limit| keys.iter().any(|key| key.limit == limit.name_hash);
         self.limits
@@ -345,7 +345,7 @@ fn reset_key(limit: &Limit, charge: &Charge) -> ResetKey {
 /// Removes a key, under the multipliers of all classes. Returns the number of its states.
 fn forget(limit: &Limit, key: Fingerprint) -> u64 {
     let stores = limit.stores.iter();
-    stores.map(|store| u64::from(store.forget_known(key))).sum()
+    stores.map(|store| u64::from(store.forget(key))).sum()
 }
 
 fn milliseconds_since_1970() -> u64 {

@@ -10,8 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use arc_swap::ArcSwap;
 use thiserror::Error;
 
-use super::fingerprint::{Fingerprint, Fingerprints};
-use super::hash::fnv1a;
+use super::fingerprint::{Fingerprint, Fingerprints, fnv1a};
 
 /// The most keys of a limit whose resets are kept. Hosts that reset keys at the same time may have more together.
 pub const MOST_RESETS: usize = 10_000;

@@ -8,8 +8,7 @@ use common::share::Share;
 use config::policy::{Multiplier, WhenStoreIsDown};
 
 use super::engine::Engine;
-use super::fingerprint::Fingerprints;
-use super::hash::fnv1a;
+use super::fingerprint::{Fingerprints, fnv1a};
 use super::resets::{era_of, name_hash};
 use super::state_store::StateStore;
 

@@ -373,17 +373,12 @@ impl StateStore {
             .or_insert_with(|| Account::new(account.peers));
     }
 
-    /// Removes one key; returns whether it had a state.
-    pub(super) fn forget_known(&self, key: Fingerprint) -> bool {
+    /// Removes one key, which starts again with its initial allowance. Returns whether it had a state.
+    pub fn forget(&self, key: Fingerprint) -> bool {
         let mut held = self.lock(key);
         let is_known = held.knows(key);
         held.restore(key, &Saved::default());
         is_known
-    }
-
-    /// Removes one key, which starts again with its initial allowance.
-    pub fn forget(&self, key: Fingerprint) {
-        self.lock(key).restore(key, &Saved::default());
     }
 
     /// Removes every key; returns their number.

@@ -202,6 +202,14 @@ mod tests {
         Some((9, used))
     }
 
+    fn store() -> Option<Redis> {
+        if let Some(reason) = obstacle() {
+            eprintln!("skipped: {reason}");
+            return None;
+        }
+        Some(Redis::start(&[]))
+    }
+
     /// One host with the script on a redis-server.
     struct Host {
         connection: redis::Connection,
@@ -263,9 +271,7 @@ mod tests {
             }
             keys
         }
-    }
 
-    impl Host {
         fn reset(&mut self, key: u64, era: u64, at: u64) {
             let mut last = LastResets::clone(&self.last);
             let key = ResetKey { limit: 1, key };
@@ -287,11 +293,9 @@ mod tests {
 
     #[test]
     fn the_store_has_the_last_reset_of_each_key() {
-        if let Some(reason) = obstacle() {
-            eprintln!("skipped: {reason}");
+        let Some(redis) = store() else {
             return;
-        }
-        let redis = Redis::start(&[]);
+        };
         let (mut one, mut other) = (Host::new(&redis), Host::new(&redis));
         one.reset(7, 0, 10);
         other.reset(7, 0, 9);
@@ -331,11 +335,9 @@ mod tests {
     /// As one that was of another cluster, or away while the store lost everything: their keys mean nothing here.
     #[test]
     fn resets_of_a_host_with_another_secret_are_not_stored() {
-        if let Some(reason) = obstacle() {
-            eprintln!("skipped: {reason}");
+        let Some(redis) = store() else {
             return;
-        }
-        let redis = Redis::start(&[]);
+        };
         let (mut one, mut other) = (Host::new(&redis), Host::new(&redis));
         one.reset(7, 0, 10);
         one.exchange(0);
@@ -355,11 +357,9 @@ mod tests {
     /// A store without memory, or another program, may remove one of the keys of the use and no other.
     #[test]
     fn a_lost_part_of_the_use_is_read_and_written_again() {
-        if let Some(reason) = obstacle() {
-            eprintln!("skipped: {reason}");
+        let Some(redis) = store() else {
             return;
-        }
-        let redis = Redis::start(&[]);
+        };
         let mut host = Host::new(&redis);
         // The first reply may be of a store that lacks the keys of the run before.
         (0..20).for_each(|_| drop(host.exchange(100)));

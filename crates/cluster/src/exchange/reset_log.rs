@@ -6,6 +6,7 @@ use decide::{LastReset, LastResets, ResetKey};
 
 /// The most resets in one request: the rest follow in the next ones.
 const MOST_WRITTEN: usize = 500;
+
 /// The name in the store.
 #[must_use]
 pub fn encode_name(key: ResetKey) -> Vec<u8> {
@@ -36,12 +37,12 @@ pub struct ResetNews {
     pub all: Option<Vec<(ResetKey, LastReset)>>,
 }
 
-/// What the store has of this host's resets.
+/// The resets of the store, and those of this host that it lacks.
 #[derive(Debug, Default)]
 pub struct ResetLog {
     version: String,
     stored: LastResets,
-    /// The resets that the store has.
+    /// The resets of this host, once the store has all of them.
     written: Option<Arc<LastResets>>,
 }
 

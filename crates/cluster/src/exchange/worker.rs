@@ -385,13 +385,16 @@ impl Worker {
         leaves: bool,
         writes: &Writes,
     ) -> Result<Reply, StoreError> {
-        let engine = self.held.engine.load();
-        let resets = self.resets.writes(&engine.last_resets());
+        let (secret, last_resets) = {
+            let engine = self.held.engine.load();
+            (engine.exchanged_secret(), engine.last_resets())
+        };
+        let resets = self.resets.writes(&last_resets);
         let request = Request {
             host: self.peer.name(),
             sync: self.cluster.sync,
             read: self.peer.read(),
-            secret: engine.exchanged_secret(),
+            secret,
             sequences: (self.peer.sequence(), self.replied),
             publication,
             leaves,

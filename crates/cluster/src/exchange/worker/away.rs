@@ -12,6 +12,7 @@ use super::{Worker, request_series};
 
 /// The time between two removals of keys whose use has ended, in nanoseconds.
 const PRUNE_EVERY: u64 = 10_000_000_000;
+
 impl Worker {
     /// Exchanges keys from now on, once all use is read. A new store may not have it yet; until then, a host that joins has
     /// its part of what others use.

@@ -7,8 +7,10 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result, bail, ensure};
 
-use super::installed::{self, CONFIG, LINK, PROGRAM, change_config, check_config, check_removed};
-use super::root::{Root, inside, libraries_of, said};
+use super::installed::{
+    self, CONFIG, LINK, NOT_RUN, PROGRAM, change_config, check_config, check_removed, check_version,
+};
+use super::root::{Root, inside, said};
 use crate::process;
 
 /// The programs that the package's scripts and dpkg call besides those of each package.
@@ -35,7 +37,10 @@ pub fn run(package: &Path, next: &Path, most_bytes: Option<u64>) -> Result<()> {
 
 /// Installs, upgrades, removes and purges.
 fn check_life(package: &Path, next: &Path, most_bytes: Option<u64>) -> Result<()> {
-    let root = root()?;
+    let root = root(package)?;
+    if root.is_foreign {
+        println!("{NOT_RUN}");
+    }
     match process::find(SYSUSERS) {
         Some(program) => root.add_program(&program)?,
         None => println!("not tried: {SYSUSERS}, which is not installed here"),
@@ -44,7 +49,7 @@ fn check_life(package: &Path, next: &Path, most_bytes: Option<u64>) -> Result<()
     dpkg(&root, &["--install"], Some(package)).context("installing")?;
     installed::check(&root, &INSTALLED)?;
     check_size(&root.path(PROGRAM), most_bytes)?;
-    let libraries = libraries_of(&root.path(PROGRAM))?;
+    let libraries = installed::libraries(&root)?;
 
     let mine = change_config(&root)?;
     dpkg(
@@ -65,7 +70,7 @@ fn check_life(package: &Path, next: &Path, most_bytes: Option<u64>) -> Result<()
 
 /// Installs a package with the program in place of the link, as before the program was named weir, and upgrades it.
 fn check_upgrade_from_a_file(package: &Path) -> Result<()> {
-    let root = root()?;
+    let root = root(package)?;
     let before = root.paths()?;
     let folder = tempfile::tempdir().context("making a directory")?;
     let older = with_a_file(package, folder.path()).context("making an older package")?;
@@ -78,18 +83,15 @@ fn check_upgrade_from_a_file(package: &Path) -> Result<()> {
     dpkg(&root, &["--force-confold", "--install"], Some(package))
         .context("upgrading from an older package")?;
     check_config(&root, CONFIG, "# mine\n", "upgrade from an older package")?;
-    let libraries = libraries_of(&root.path(PROGRAM))?;
+    let libraries = installed::libraries(&root)?;
     root.provide(libraries.clone())?;
     ensure!(
         fs::read_link(root.path(LINK)).is_ok_and(|to| to == Path::new("weir")),
         "upgraded from an older package, yet /{LINK} is not a link to weir"
     );
-    let version = root.call(LINK, &["--version"])?;
-    ensure!(
-        version.status.success(),
-        "the upgraded /{LINK} does not start: {}",
-        said(&version)
-    );
+    if !root.is_foreign {
+        check_version(&root, LINK, "agent").context("after the upgrade from an older package")?;
+    }
     purge(&root, before, &libraries)
 }
 
@@ -147,13 +149,17 @@ fn check_size(agent: &Path, most_bytes: Option<u64>) -> Result<()> {
     Ok(())
 }
 
-/// A directory with dpkg's database.
-fn root() -> Result<Root> {
-    let root = Root::with(&PROGRAMS)?;
+/// A directory with dpkg's database, for this package.
+fn root(package: &Path) -> Result<Root> {
+    let mut field = Command::new("dpkg-deb");
+    field.arg("--field").arg(package).arg("Architecture");
+    let architecture = process::capture(&mut field)?;
+    let host = process::capture(Command::new("dpkg").arg("--print-architecture"))?;
+    let root = Root::with(&PROGRAMS, architecture != host)?;
     for folder in ["info", "updates", "triggers"] {
         root.folder(&format!("var/lib/dpkg/{folder}"))?;
     }
-    root.write("var/lib/dpkg/status", &host_packages()?)?;
+    root.write("var/lib/dpkg/status", &host_packages(architecture.trim())?)?;
     Ok(root)
 }
 
@@ -162,6 +168,7 @@ fn dpkg(root: &Root, arguments: &[&str], package: Option<&Path>) -> Result<()> {
     dpkg.arg("--root")
         .arg(root.folder_path())
         .arg("--force-not-root")
+        .args(root.is_foreign.then_some("--force-architecture"))
         .args(arguments)
         .args(package);
     dpkg.env("DEBIAN_FRONTEND", "noninteractive")
@@ -173,25 +180,26 @@ fn dpkg(root: &Root, arguments: &[&str], package: Option<&Path>) -> Result<()> {
     Ok(())
 }
 
-/// The entries of dpkg's database for the packages that the agent needs, from this host.
-fn host_packages() -> Result<String> {
+/// The entries of dpkg's database for the packages that the agent needs, from this host, with an architecture.
+fn host_packages(architecture: &str) -> Result<String> {
     let mut status = String::new();
     for package in ["libc6", "libgcc-s1", "passwd"] {
         let known = process::capture(Command::new("dpkg-query").args(["--status", package]))?;
-        // Without their dependencies.
-        let dependencies = [
+        // Dependencies, and the host's architecture.
+        let omitted = [
             "Depends:",
             "Pre-Depends:",
             "Recommends:",
             "Suggests:",
             "Conffiles:",
+            "Architecture:",
             " /",
         ];
         let lines = known
             .lines()
-            .filter(|line| !dependencies.iter().any(|field| line.starts_with(field)));
+            .filter(|line| !omitted.iter().any(|field| line.starts_with(field)));
         status.extend(lines.flat_map(|line| [line, "\n"]));
-        status.push('\n');
+        status.push_str(&format!("Architecture: {architecture}\n\n"));
     }
     Ok(status)
 }

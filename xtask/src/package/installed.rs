@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
@@ -25,6 +25,9 @@ const GENERATOR: &str = "usr/lib/systemd/system-generators/weir-generator";
 pub const PROGRAM: &str = "usr/bin/weir";
 /// The program's other name.
 pub const LINK: &str = "usr/bin/agent";
+/// Printed for a foreign package.
+pub const NOT_RUN: &str =
+    "not run: the program is for another architecture; `cargo xtask dist --try` runs it in a guest";
 /// At the same place in both packages.
 const INSTALLED: [&str; 21] = [
     PROGRAM,
@@ -50,7 +53,8 @@ const INSTALLED: [&str; 21] = [
     "usr/share/doc/weir/examples/weir-grafana.json",
 ];
 
-/// Checks the files, the group, that the program starts by both names, and that the config limits nothing.
+/// Checks the files and the group; and, unless the program is foreign, that it starts by both names, and that the config
+/// limits nothing.
 pub fn check(root: &Root, besides: &[&str]) -> Result<()> {
     for file in INSTALLED.iter().chain(besides) {
         ensure!(
@@ -68,21 +72,13 @@ pub fn check(root: &Root, besides: &[&str]) -> Result<()> {
         fs::read_link(root.path(LINK)).is_ok_and(|to| to == Path::new("weir")),
         "/{LINK} is not a link to weir"
     );
-    check_libraries(&root.path(PROGRAM))?;
-    root.provide(libraries_of(&root.path(PROGRAM))?)?;
-    for (path, name) in [(PROGRAM, "weir"), (LINK, "agent")] {
-        let version = root.call(path, &["--version"])?;
-        ensure!(
-            version.status.success(),
-            "the installed /{path} does not start: {}",
-            said(&version)
-        );
-        ensure!(
-            said(&version).starts_with(&format!("{name} ")),
-            "/{path} does not name itself {name}: {}",
-            said(&version)
-        );
+    if root.is_foreign {
+        return Ok(());
     }
+    check_libraries(&root.path(PROGRAM))?;
+    root.provide(libraries(root)?)?;
+    check_version(root, PROGRAM, "weir")?;
+    check_version(root, LINK, "agent")?;
     let check = root.call(PROGRAM, &["check", "/etc/weir/limits.toml"])?;
     ensure!(
         check.status.success(),
@@ -95,6 +91,30 @@ pub fn check(root: &Root, besides: &[&str]) -> Result<()> {
         said(&check)
     );
     Ok(())
+}
+
+/// Checks that the installed program starts by this path, and prints this name.
+pub fn check_version(root: &Root, path: &str, name: &str) -> Result<()> {
+    let version = root.call(path, &["--version"])?;
+    ensure!(
+        version.status.success(),
+        "the installed /{path} does not start: {}",
+        said(&version)
+    );
+    ensure!(
+        said(&version).starts_with(&format!("{name} ")),
+        "/{path} does not name itself {name}: {}",
+        said(&version)
+    );
+    Ok(())
+}
+
+/// The libraries of the installed program; none of a foreign one, which `ldd` does not read.
+pub fn libraries(root: &Root) -> Result<Vec<PathBuf>> {
+    if root.is_foreign {
+        return Ok(Vec::new());
+    }
+    libraries_of(&root.path(PROGRAM))
 }
 
 /// Adds a line to the installed config, as an operator does. Returns the new text.

@@ -19,12 +19,19 @@ const PROGRAMS: [&str; 8] = [
 /// Files of the programs for groups, which stay when a package is gone.
 const KEPT: [&str; 4] = ["etc/group-", "etc/gshadow-", "etc/.pwd.lock", "var/log"];
 
-pub struct Root(tempfile::TempDir);
+pub struct Root {
+    directory: tempfile::TempDir,
+    /// Whether the package is for another architecture: this machine does not run its program.
+    pub is_foreign: bool,
+}
 
 impl Root {
     /// With more programs of this machine.
-    pub fn with(programs: &[&str]) -> Result<Self> {
-        let root = Self(tempfile::tempdir().context("making a directory")?);
+    pub fn with(programs: &[&str], is_foreign: bool) -> Result<Self> {
+        let root = Self {
+            directory: tempfile::tempdir().context("making a directory")?,
+            is_foreign,
+        };
         for folder in ["dev", "etc", "tmp", "usr/bin"] {
             root.folder(folder)?;
         }
@@ -114,11 +121,11 @@ impl Root {
     }
 
     pub fn folder_path(&self) -> &Path {
-        self.0.path()
+        self.directory.path()
     }
 
     pub fn path(&self, path: &str) -> PathBuf {
-        self.0.path().join(path)
+        self.directory.path().join(path)
     }
 
     pub fn folder(&self, path: &str) -> Result<()> {

@@ -1,12 +1,13 @@
 //! A test of an RPM package: rpm installs, upgrades and removes it in a directory of its own.
 
+use std::env::consts::ARCH;
 use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context as _, Result, bail, ensure};
 
-use super::installed::{self, CONFIG, change_config, check_config, check_removed};
-use super::root::{Root, libraries_of, said};
+use super::installed::{self, CONFIG, NOT_RUN, change_config, check_config, check_removed};
+use super::root::{Root, said};
 use crate::process;
 
 /// The programs that the package's scripts call besides those of each package.
@@ -44,7 +45,14 @@ pub fn run(package: &Path, next: &Path) -> Result<()> {
         return Ok(());
     }
     println!("trying     {} in a directory of its own", package.display());
-    let root = Root::with(&PROGRAMS)?;
+    let mut field = Command::new("rpm");
+    field
+        .args(["--query", "--queryformat", "%{ARCH}", "--package"])
+        .arg(package);
+    let root = Root::with(&PROGRAMS, process::capture(&mut field)? != ARCH)?;
+    if root.is_foreign {
+        println!("{NOT_RUN}");
+    }
     root.folder(DATABASE.trim_start_matches('/'))?;
     for directory in DIRECTORIES {
         root.folder(directory)?;
@@ -53,7 +61,7 @@ pub fn run(package: &Path, next: &Path) -> Result<()> {
     let before = root.paths()?;
     rpm(&root, &["--install", "--nodeps"], Some(package)).context("installing")?;
     installed::check(&root, &INSTALLED)?;
-    let libraries = libraries_of(&root.path(installed::PROGRAM))?;
+    let libraries = installed::libraries(&root)?;
     ensure!(
         libraries.is_empty(),
         "the program of an RPM package is static, and this is linked to {libraries:?}"
@@ -81,6 +89,7 @@ fn rpm(root: &Root, arguments: &[&str], package: Option<&Path>) -> Result<()> {
         .arg(root.folder_path())
         .args(["--dbpath", DATABASE])
         .args(arguments)
+        .args((root.is_foreign && package.is_some()).then_some("--ignorearch"))
         .args(package)
         .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin");
     // Debian's rpm installs into no host of its own without it, and other distributions' does not know it.

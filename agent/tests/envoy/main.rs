@@ -2,6 +2,7 @@
 
 mod load;
 mod proxy;
+mod quotas;
 
 use libtest_mimic::Arguments;
 use proxy::{
@@ -67,6 +68,9 @@ fn main() {
         a_descriptor_named_source_that_is_no_address_is_limited,
         no_header_of_a_clients_lets_him_around_a_limit,
         without_an_agent_envoys_failure_mode_decides_and_with_one_the_limit,
+        quotas::two_envoys_pass_a_rate_together,
+        quotas::two_envoys_pass_a_quota_and_return_unused_units,
+        quotas::without_an_agent_envoy_has_its_units_and_later_new_ones,
         load::a_thousand_requests_a_second_are_answered_within_20_ms,
     ];
     let obstacle = std::env::var_os(PROGRAM)

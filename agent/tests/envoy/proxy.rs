@@ -44,15 +44,26 @@ impl Envoy {
     /// In front of a server of its own, asking the service at `grpc` about these routes. Requests that are not answered
     /// within `timeout` are passed by one listener and refused by the other.
     pub fn start(grpc: &str, timeout: &str, routes: Vec<Value>) -> Self {
+        let listeners = WhenAway::ALL.iter();
+        let listeners = listeners.map(|when| {
+            let filter = filter_of_limits(*when, timeout);
+            listener(*when, ("envoy.filters.http.ratelimit", filter), &routes)
+        });
+        Self::launch(grpc, listeners.collect())
+    }
+
+    /// With another filter, for all paths.
+    pub fn start_with_filter(grpc: &str, filter: (&str, Value)) -> Self {
+        let routes = [json!({"match": {"prefix": "/"}, "route": {"cluster": "upstream"}})];
+        Self::launch(grpc, vec![listener(WhenAway::Refuse, filter, &routes)])
+    }
+
+    fn launch(grpc: &str, listeners: Vec<Value>) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let (config, admin) = (
             folder.path().join("envoy.json"),
             folder.path().join("admin"),
         );
-        let listeners: Vec<Value> = WhenAway::ALL
-            .iter()
-            .map(|when| listener(*when, timeout, &routes))
-            .collect();
         let document = json!({
             "admin": {"address": address("127.0.0.1:0")},
             "static_resources": {
@@ -179,9 +190,8 @@ pub fn remote_address() -> Value {
     json!({"remote_address": {}})
 }
 
-fn listener(when: WhenAway, timeout: &str, routes: &[Value]) -> Value {
-    let manager = "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager";
-    let filter = json!({
+fn filter_of_limits(when: WhenAway, timeout: &str) -> Value {
+    json!({
         "@type": "type.googleapis.com/envoy.extensions.filters.http.ratelimit.v3.RateLimit",
         "domain": "shop",
         "timeout": timeout,
@@ -191,7 +201,11 @@ fn listener(when: WhenAway, timeout: &str, routes: &[Value]) -> Value {
             "transport_api_version": "V3",
             "grpc_service": {"envoy_grpc": {"cluster_name": "ratelimit"}},
         },
-    });
+    })
+}
+
+fn listener(when: WhenAway, (name, filter): (&str, Value), routes: &[Value]) -> Value {
+    let manager = "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager";
     let router =
         json!({"@type": "type.googleapis.com/envoy.extensions.filters.http.router.v3.Router"});
     json!({
@@ -204,7 +218,7 @@ fn listener(when: WhenAway, timeout: &str, routes: &[Value]) -> Value {
                 "stat_prefix": when.listener(),
                 "route_config": {"virtual_hosts": [{"name": "all", "domains": ["*"], "routes": routes}]},
                 "http_filters": [
-                    {"name": "envoy.filters.http.ratelimit", "typed_config": filter},
+                    {"name": name, "typed_config": filter},
                     {"name": "envoy.filters.http.router", "typed_config": router},
                 ],
             },

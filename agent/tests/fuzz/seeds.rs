@@ -8,6 +8,8 @@ use common::packet::build::Frame;
 use prost::Message as _;
 use rls::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
 use rls::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry;
+use rls::envoy::service::rate_limit_quota::v3::rate_limit_quota_usage_reports::BucketQuotaUsage;
+use rls::envoy::service::rate_limit_quota::v3::{BucketId, RateLimitQuotaUsageReports};
 use rls::envoy::service::ratelimit::v3::RateLimitRequest;
 use testbed::mmdb::{Mmdb, asn, country};
 
@@ -104,4 +106,16 @@ pub fn write() {
         hits_addend: 2,
     };
     put("rls", "three", &request.encode_to_vec());
+    let usage = |user: &str, allowed| BucketQuotaUsage {
+        bucket_id: Some(BucketId {
+            bucket: [("user".to_owned(), user.as_bytes().to_vec())].into(),
+        }),
+        num_requests_allowed: allowed,
+        num_requests_denied: 1,
+    };
+    let reports = RateLimitQuotaUsageReports {
+        domain: "weir".to_owned(),
+        bucket_quota_usages: vec![usage("alice", 5), usage("bob", 0)],
+    };
+    put("rls", "quotas", &reports.encode_to_vec());
 }

@@ -29,7 +29,7 @@ pub struct Decide {
     /// Address and port, or Unix socket, of `POST /v1/decide`. The socket belongs to the group `weir`.
     #[key(absent = "off", examples = ["127.0.0.1:9465", "unix:/run/weir/decide.sock"], restart)]
     pub http: Option<Endpoint>,
-    /// Address and port of Envoy's rate limit service (`envoy.service.ratelimit.v3`).
+    /// Address and port of Envoy's rate limit service (`envoy.service.ratelimit.v3`) and rate limit quota service (`envoy.service.rate_limit_quota.v3`).
     #[key(absent = "off", examples = ["127.0.0.1:8081"], restart)]
     pub grpc: Option<SocketAddr>,
     /// The headers that `GET /v1/check` reads, for proxies that ask about each request: `auth_request` of nginx, `forward_auth` of

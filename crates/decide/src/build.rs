@@ -259,6 +259,8 @@ impl Engine {
             },
             refusals,
             unsupported: before.map_or_else(Arc::default, |before| Arc::clone(&before.unsupported)),
+            quota_buckets: before
+                .map_or_else(Arc::default, |before| Arc::clone(&before.quota_buckets)),
         })
     }
 }

@@ -23,6 +23,7 @@ use super::limit::Limit;
 use super::line::{Bounds, LineCounters, Lines, Spot, Waiting};
 use super::offence::{Offence, Scope};
 use super::periods::{Wall, within};
+use super::quotas::Buckets;
 use super::refusals::Refusals;
 use super::reservations::{ReservationBounds, Reservations};
 use super::resets::Resets;
@@ -57,6 +58,7 @@ pub struct Engine {
     pub(super) reservation_bounds: ReservationBounds,
     pub(super) refusals: Arc<Refusals>,
     pub(super) unsupported: Arc<Unsupported>,
+    pub(super) quota_buckets: Arc<Buckets>,
 }
 
 /// The current engine, which is replaced when the config is reloaded.

@@ -1,4 +1,4 @@
-//! Envoy's rate limit service v3 over gRPC, for Envoy, Istio, Contour, Traefik's and others' clients.
+//! Envoy's rate limit services v3 over gRPC, for Envoy, Istio, Contour, Traefik's and others' clients.
 //!
 //! A descriptor is charged to every limit whose key has the same entries, in any order, and whose domain is the
 //! request's or absent. A request is charged as a whole or not at all. A descriptor without a limit passes, as in
@@ -17,6 +17,7 @@ use host::descriptors::places;
 use rls::envoy::config::core::v3::HeaderValue;
 use rls::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
 use rls::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry;
+use rls::envoy::service::rate_limit_quota::v3::rate_limit_quota_service_server::RateLimitQuotaServiceServer;
 use rls::envoy::service::ratelimit::v3::rate_limit_response::rate_limit::Unit;
 use rls::envoy::service::ratelimit::v3::rate_limit_response::{Code, DescriptorStatus, RateLimit};
 use rls::envoy::service::ratelimit::v3::rate_limit_service_server::{
@@ -36,6 +37,7 @@ use super::engine::Engine;
 use super::engine_handle::EngineHandle;
 use super::headers;
 use super::health::HealthChecks;
+use super::quotas::{self, Quotas};
 use super::received::{Bounded, Receiving};
 use super::together::tightest;
 
@@ -53,9 +55,12 @@ const STREAMS: u32 = 1_024;
 const HEADER_LIST_BYTES: u32 = 8 * 1024;
 /// The first bytes of a client: the preface of HTTP/2 and the head of a frame.
 const OPENING: usize = 24 + 9;
-/// The longest connection, so that no client keeps its place forever. The client is notified (GOAWAY), and reconnects
-/// without losing a request.
+/// The longest connection for new requests, so that no client keeps its place forever. The client is notified (GOAWAY), and
+/// reconnects without losing a request.
 const LONGEST: Duration = Duration::from_secs(300);
+/// The longest quota stream, whose connection takes no other requests after [`LONGEST`]. A new stream costs the units that
+/// its proxy has.
+const LONGEST_STREAM: Duration = Duration::from_secs(24 * 3_600);
 
 /// Serves until it is dropped.
 pub async fn serve(listener: TcpListener, handle: EngineHandle) {
@@ -64,6 +69,10 @@ pub async fn serve(listener: TcpListener, handle: EngineHandle) {
         HealthServer::new(HealthChecks).max_decoding_message_size(LONGEST_HEALTH_CHECK),
         receiving.clone(),
     );
+    let quotas = RateLimitQuotaServiceServer::new(Quotas {
+        handle: handle.clone(),
+    })
+    .max_decoding_message_size(quotas::LONGEST_MESSAGE);
     let limits = Bounded::new(
         RateLimitServiceServer::new(Rls { handle }).max_decoding_message_size(LONGEST_MESSAGE),
         receiving,
@@ -75,9 +84,10 @@ pub async fn serve(listener: TcpListener, handle: EngineHandle) {
         .http2_keepalive_interval(Some(PATIENCE))
         .http2_keepalive_timeout(Some(PATIENCE))
         .max_connection_age(LONGEST)
-        .max_connection_age_grace(PATIENCE)
+        .max_connection_age_grace(LONGEST_STREAM)
         .add_service(health)
-        .add_service(limits);
+        .add_service(limits)
+        .add_service(quotas);
     let (sender, connections) = mpsc::unbounded_channel();
     let take = move |client: Client<_>| {
         let connection = Connection::new(client).opened_by(OPENING);

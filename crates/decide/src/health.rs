@@ -5,8 +5,12 @@ use rls::grpc::health::v1::health_server::Health;
 use rls::grpc::health::v1::{HealthCheckRequest, HealthCheckResponse};
 use tonic::{Request, Response, Status};
 
-/// The service that is checked; an empty name is the whole server.
-const SERVICE: &str = "envoy.service.ratelimit.v3.RateLimitService";
+/// The services that are checked; an empty name is the whole server.
+const SERVICES: [&str; 3] = [
+    "",
+    "envoy.service.ratelimit.v3.RateLimitService",
+    "envoy.service.rate_limit_quota.v3.RateLimitQuotaService",
+];
 
 /// Replies to `grpc.health.v1.Health/Check`.
 #[derive(Clone, Copy, Debug, Default)]
@@ -21,7 +25,7 @@ impl Health for HealthChecks {
         request: Request<HealthCheckRequest>,
     ) -> Result<Response<HealthCheckResponse>, Status> {
         match request.into_inner().service.as_str() {
-            "" | SERVICE => Ok(Response::new(HealthCheckResponse {
+            service if SERVICES.contains(&service) => Ok(Response::new(HealthCheckResponse {
                 status: ServingStatus::Serving.into(),
             })),
             other => Err(Status::not_found(format!("unknown service {other:?}"))),
@@ -51,7 +55,7 @@ mod tests {
             };
             HealthChecks.check(Request::new(request)).await
         };
-        for service in ["", SERVICE] {
+        for service in SERVICES {
             let reply = check(service).await.unwrap().into_inner();
             assert_eq!(reply.status(), ServingStatus::Serving);
         }

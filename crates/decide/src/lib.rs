@@ -8,6 +8,7 @@
 //! - `state_store`: a limit's keys in shards; decisions use a locked one (`locked_shard`).
 //! - `forced`, `reservations`, `reserve`: forced charges, refunds, and units that are settled after the work.
 //! - `line`, `waiting`: requests that wait until they conform.
+//! - `quotas`: units that proxies spend without a request for each.
 //! - `engine_handle`, `http`, `grpc`, `service`: the interfaces for applications.
 //! - `share`, `keyed`, `exchange`: limits that several hosts share.
 
@@ -39,6 +40,7 @@ mod offence;
 pub mod offline;
 mod overflow;
 mod periods;
+mod quotas;
 mod received;
 mod refusals;
 mod reservations;

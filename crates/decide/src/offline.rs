@@ -4,11 +4,13 @@ use std::time::Duration;
 
 use host::clients::{Client, Places};
 use prost::Message as _;
+use rls::envoy::service::rate_limit_quota::v3::RateLimitQuotaUsageReports;
 use rls::envoy::service::ratelimit::v3::RateLimitRequest;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use super::engine::Engine;
 use super::engine_handle::EngineHandle;
+use super::quotas::Stream;
 use super::{grpc, http};
 
 /// The bytes between client and server.
@@ -43,4 +45,21 @@ pub async fn http_replies(handle: EngineHandle, bytes: &[u8]) -> Vec<u8> {
 pub fn rls_reply(engine: &Engine, message: &[u8], now: u64) -> Result<Vec<u8>, String> {
     let request = RateLimitRequest::decode(message).map_err(|error| error.to_string())?;
     grpc::decide(engine, &request, now).map(|reply| reply.encode_to_vec())
+}
+
+/// The replies to a message of Envoy's rate limit quota service that a stream has twice.
+///
+/// # Errors
+///
+/// When the message is invalid.
+pub fn quota_replies(engine: &Engine, message: &[u8], now: u64) -> Result<[Vec<u8>; 2], String> {
+    let reports = RateLimitQuotaUsageReports::decode(message).map_err(|error| error.to_string())?;
+    let mut stream =
+        Stream::new(engine.quota_buckets.clone()).map_err(|status| status.message().to_owned())?;
+    let mut reply = |now| {
+        let reply = stream.reply(engine, reports.clone(), now);
+        let reply = reply.map_err(|status| status.message().to_owned());
+        reply.map(|reply| reply.encode_to_vec())
+    };
+    Ok([reply(now)?, reply(now.saturating_add(1_000_000_000))?])
 }

@@ -14,6 +14,7 @@ use super::error::DecideError;
 use super::line::{LineCounters, Lines};
 use super::periods::within;
 use super::reservations::{Account, Reservation, Reservations};
+use super::state_store::StateStore;
 use super::tiers::{self, Charges};
 use super::valid_request::{Terms, ValidRequest};
 
@@ -109,25 +110,7 @@ impl Engine {
         let (outcome, account, charged) = match self.shared_store_of(&charge) {
             None => (self.free(&charge), None, charge.cost),
             Some(store) => {
-                let mut held = store.lock(charge.key);
-                let shares = held.shares(charge.key, now, charge.cost);
-                let outcome = held.charge(&charge, now);
-                let is_own = held.knows(charge.key);
-                let account = Account {
-                    store: Arc::clone(store),
-                    key: charge.key,
-                    is_own,
-                    charges: if is_own {
-                        held.charges(charge.key, now, &shares)
-                    } else {
-                        Charges::default()
-                    },
-                    periods: self.limits[charge.limit]
-                        .periods
-                        .clone()
-                        .map(|periods| (periods, charge.named)),
-                };
-                drop(held);
+                let (outcome, account) = self.charge_account(store, &charge, now);
                 // A limit on observe lets pass what it does not charge.
                 let charged = if outcome.allowed { charge.cost } else { 0 };
                 (self.count(&charge, outcome, now), Some(account), charged)
@@ -152,6 +135,34 @@ impl Engine {
             decided.answer.reservation = Some(terms.place.fill(reservation).to_string());
         }
         decided
+    }
+
+    /// Charges a cost if it conforms, for what is settled later. It is not counted.
+    pub(super) fn charge_account(
+        &self,
+        store: &Arc<StateStore>,
+        charge: &Charge,
+        now: u64,
+    ) -> (Outcome, Account) {
+        let mut held = store.lock(charge.key);
+        let shares = held.shares(charge.key, now, charge.cost);
+        let outcome = held.charge(charge, now);
+        let is_own = held.knows(charge.key);
+        let account = Account {
+            store: Arc::clone(store),
+            key: charge.key,
+            is_own,
+            charges: if is_own {
+                held.charges(charge.key, now, &shares)
+            } else {
+                Charges::default()
+            },
+            periods: self.limits[charge.limit]
+                .periods
+                .clone()
+                .map(|periods| (periods, charge.named)),
+        };
+        (outcome, account)
     }
 
     /// The whole allowance of a charge's class, on all hosts together.

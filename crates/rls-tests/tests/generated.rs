@@ -5,7 +5,8 @@
 use std::fs;
 use std::path::Path;
 
-const SERVICES: [&str; 2] = [
+const SERVICES: [&str; 3] = [
+    "envoy/service/rate_limit_quota/v3/rlqs.proto",
     "envoy/service/ratelimit/v3/rls.proto",
     "grpc/health/v1/health.proto",
 ];

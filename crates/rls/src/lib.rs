@@ -1,4 +1,4 @@
-//! Envoy's rate limit service v3 and gRPC's health checks. A separate crate, so that the workspace's lints do not apply to
+//! Envoy's rate limit service v3, its quota service, and gRPC's health checks. A separate crate, so that the workspace's lints do not apply to
 //! generated code.
 //!
 //! `generated/` is made from the definitions in `proto/`; `crates/rls-tests/tests/generated.rs` compares and writes it.
@@ -41,12 +41,26 @@ pub mod envoy {
     }
     /// `envoy.service.*`.
     pub mod service {
+        /// `envoy.service.rate_limit_quota.*`.
+        pub mod rate_limit_quota {
+            /// `envoy.service.rate_limit_quota.v3`.
+            pub mod v3 {
+                include!("generated/envoy.service.rate_limit_quota.v3.rs");
+            }
+        }
         /// `envoy.service.ratelimit.*`.
         pub mod ratelimit {
             /// `envoy.service.ratelimit.v3`.
             pub mod v3 {
                 include!("generated/envoy.service.ratelimit.v3.rs");
             }
+        }
+    }
+    /// `envoy.type.*`, whose name is a keyword.
+    pub mod r#type {
+        /// `envoy.type.v3`.
+        pub mod v3 {
+            include!("generated/envoy.r#type.v3.rs");
         }
     }
 }

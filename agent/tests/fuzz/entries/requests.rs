@@ -71,11 +71,15 @@ pub fn http(bytes: &[u8]) {
     );
 }
 
-/// A message of Envoy's rate limit service is refused with a reason, or has a reply.
+/// A message of Envoy's rate limit services is refused with a reason, or has a reply.
 pub fn rls(message: &[u8]) {
     let engine = CURRENT.load();
-    match offline::rls_reply(&engine, message, host::monotonic_nanoseconds()) {
+    let now = host::monotonic_nanoseconds();
+    match offline::rls_reply(&engine, message, now) {
         Ok(reply) => assert!(!reply.is_empty()),
         Err(reason) => assert!(!reason.is_empty()),
+    }
+    if let Err(reason) = offline::quota_replies(&engine, message, now) {
+        assert!(!reason.is_empty());
     }
 }

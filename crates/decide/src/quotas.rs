@@ -1,0 +1,68 @@
+//! Envoy's rate limit quota service v3 over gRPC: a proxy decides requests alone, with units that it was assigned.
+//!
+//! A bucket is charged to the limits of a descriptor with the same entries. Weir charges the units of an assignment before the proxy
+//! has them, and returns those that it has not used: all proxies together pass no more than the limit, besides units
+//! that they have at the time, at most a tenth of the allowance or the units of two reports.
+
+mod bucket;
+mod buckets;
+mod grant;
+mod stream;
+#[cfg(test)]
+mod tests;
+
+use std::pin::Pin;
+use std::time::Duration;
+
+use host::clients::Activity;
+use rls::envoy::service::rate_limit_quota::v3::rate_limit_quota_service_server::RateLimitQuotaService;
+use rls::envoy::service::rate_limit_quota::v3::{
+    RateLimitQuotaResponse, RateLimitQuotaUsageReports,
+};
+use tokio_stream::StreamExt as _;
+use tonic::{Request, Response, Status, Streaming};
+
+pub(super) use self::buckets::Buckets;
+pub(super) use self::stream::Stream;
+use super::engine_handle::EngineHandle;
+
+/// The longest message, in bytes: reports of 20,000 buckets of the usual length.
+pub(super) const LONGEST_MESSAGE: usize = 4 << 20;
+
+/// The longest time without a report.
+const SILENT: Duration = Duration::from_secs(15 * 60);
+
+/// Replies to reports.
+pub(super) struct Quotas {
+    pub(super) handle: EngineHandle,
+}
+
+#[tonic::async_trait]
+impl RateLimitQuotaService for Quotas {
+    type StreamRateLimitQuotasStream =
+        Pin<Box<dyn tokio_stream::Stream<Item = Result<RateLimitQuotaResponse, Status>> + Send>>;
+
+    async fn stream_rate_limit_quotas(
+        &self,
+        request: Request<Streaming<RateLimitQuotaUsageReports>>,
+    ) -> Result<Response<Self::StreamRateLimitQuotasStream>, Status> {
+        let handle = self.handle.clone();
+        let activity = request.extensions().get::<Activity>().cloned();
+        let mut stream = Stream::new(handle.engine().quota_buckets.clone())?;
+        // It keeps its connection's place: with another stream, units of the proxy would count twice.
+        if let Some(activity) = &activity {
+            activity.begin();
+        }
+        let silent = |_| Err(Status::deadline_exceeded("no report for 15 minutes"));
+        let reports = request.into_inner().timeout(SILENT);
+        let replies = reports.filter_map(move |reports| {
+            let reports = reports.unwrap_or_else(silent);
+            let reply =
+                reports.and_then(|reports| stream.reply(&handle.engine(), reports, handle.now()));
+            // Envoy takes no response without an action.
+            let is_empty = |reply: &RateLimitQuotaResponse| reply.bucket_action.is_empty();
+            Some(reply).filter(|reply| !reply.as_ref().is_ok_and(is_empty))
+        });
+        Ok(Response::new(Box::pin(replies)))
+    }
+}

@@ -1,7 +1,10 @@
-//! Connections of applications, with bounds on the time to the first bytes, and on the time that a reply stays unread.
+//! Connections of applications, with bounds on the time to the first bytes, on the time that a reply stays unread, and on
+//! their age.
 
 use std::io;
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -20,15 +23,55 @@ pub struct Connection<S> {
     opening: Option<(Pin<Box<Sleep>>, usize)>,
     /// The deadline for the client to read.
     unread: Option<Pin<Box<Sleep>>>,
+    /// The end of a connection without quota streams.
+    ends: Option<Pin<Box<Sleep>>>,
+    quota_streams: QuotaStreams,
+}
+
+/// The number of open quota streams of a connection.
+#[derive(Clone, Debug, Default)]
+pub struct QuotaStreams(Arc<AtomicUsize>);
+
+/// An open quota stream, which ends when this is dropped.
+#[derive(Debug)]
+pub struct OpenStream(QuotaStreams);
+
+impl QuotaStreams {
+    /// Opens one more, unless there are `most`.
+    pub fn open(&self, most: usize) -> Option<OpenStream> {
+        let stream = OpenStream(self.clone());
+        (self.0.fetch_add(1, Ordering::SeqCst) < most).then_some(stream)
+    }
+}
+
+impl Drop for OpenStream {
+    fn drop(&mut self) {
+        self.0.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// The state of a connection, for its requests.
+#[derive(Clone, Debug)]
+pub struct ConnectionState {
+    pub activity: Activity,
+    pub quota_streams: QuotaStreams,
 }
 
 impl<S> Connection<S> {
-    pub const fn new(stream: Client<S>) -> Self {
+    pub fn new(stream: Client<S>) -> Self {
         Self {
             stream,
             opening: None,
             unread: None,
+            ends: None,
+            quota_streams: QuotaStreams::default(),
         }
+    }
+
+    /// Ends after a time, unless it has quota streams.
+    pub fn ends_after(mut self, time: Duration) -> Self {
+        self.ends = Some(Box::pin(sleep(time)));
+        self
     }
 
     /// Aborts unless the client sends its first `bytes` in time.
@@ -71,6 +114,13 @@ impl<S: AsyncRead + Unpin> AsyncRead for Connection<S> {
                 return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
             }
         }
+        // It is polled again for the client's replies to pings.
+        if let Some(ends) = &mut self.ends
+            && ends.as_mut().poll(context).is_ready()
+            && self.quota_streams.0.load(Ordering::SeqCst) == 0
+        {
+            return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+        }
         read
     }
 }
@@ -110,9 +160,37 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Connection<S> {
 }
 
 impl<S> Connected for Connection<S> {
-    type ConnectInfo = Activity;
+    type ConnectInfo = ConnectionState;
 
-    fn connect_info(&self) -> Activity {
-        self.stream.activity()
+    fn connect_info(&self) -> ConnectionState {
+        ConnectionState {
+            activity: self.stream.activity(),
+            quota_streams: self.quota_streams.clone(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use host::clients::Places;
+    use tokio::io::AsyncReadExt as _;
+    use tokio::time::timeout;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_connection_ends_unless_it_has_a_quota_stream() {
+        const AGE: Duration = Duration::from_millis(20);
+        let (_client, server) = tokio::io::duplex(64);
+        let activity = Places::new(1).take_unless_busy().await.unwrap();
+        let mut connection = Connection::new(Client::new(server, activity)).ends_after(AGE);
+        let open = connection.quota_streams.open(1).unwrap();
+        assert!(connection.quota_streams.open(1).is_none());
+        let mut byte = [0];
+        let waits = timeout(3 * AGE, connection.read(&mut byte)).await;
+        assert!(waits.is_err(), "{waits:?}");
+        drop(open);
+        let ends = connection.read(&mut byte).await.unwrap_err();
+        assert_eq!(ends.kind(), io::ErrorKind::TimedOut);
     }
 }

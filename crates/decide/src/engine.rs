@@ -430,8 +430,9 @@ impl Engine {
         &self.limits[nth].policy
     }
 
-    /// Removes decayed keys; each lock is taken for some tens of microseconds.
+    /// Removes decayed keys, each lock for some tens of microseconds, and buckets of proxies.
     pub fn sweep(&self, now: u64) {
+        self.quota_buckets.sweep(now);
         for limit in &self.limits {
             limit.stores.iter().for_each(|store| store.sweep(now));
             if let Some(escalation) = &limit.escalation {

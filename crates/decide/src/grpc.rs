@@ -55,12 +55,8 @@ const STREAMS: u32 = 1_024;
 const HEADER_LIST_BYTES: u32 = 8 * 1024;
 /// The first bytes of a client: the preface of HTTP/2 and the head of a frame.
 const OPENING: usize = 24 + 9;
-/// The longest connection for new requests, so that no client keeps its place forever. The client is notified (GOAWAY), and
-/// reconnects without losing a request.
+/// The longest connection without a quota stream, so that no client keeps its place forever.
 const LONGEST: Duration = Duration::from_secs(300);
-/// The longest quota stream, whose connection takes no other requests after [`LONGEST`]. A new stream costs the units that
-/// its proxy has.
-const LONGEST_STREAM: Duration = Duration::from_secs(24 * 3_600);
 
 /// Serves until it is dropped.
 pub async fn serve(listener: TcpListener, handle: EngineHandle) {
@@ -83,14 +79,14 @@ pub async fn serve(listener: TcpListener, handle: EngineHandle) {
         .http2_max_header_list_size(HEADER_LIST_BYTES)
         .http2_keepalive_interval(Some(PATIENCE))
         .http2_keepalive_timeout(Some(PATIENCE))
-        .max_connection_age(LONGEST)
-        .max_connection_age_grace(LONGEST_STREAM)
         .add_service(health)
         .add_service(limits)
         .add_service(quotas);
     let (sender, connections) = mpsc::unbounded_channel();
     let take = move |client: Client<_>| {
-        let connection = Connection::new(client).opened_by(OPENING);
+        let connection = Connection::new(client)
+            .opened_by(OPENING)
+            .ends_after(LONGEST);
         drop(sender.send(Ok::<_, io::Error>(connection)));
     };
     tokio::select! {

@@ -14,7 +14,6 @@ mod tests;
 use std::pin::Pin;
 use std::time::Duration;
 
-use host::clients::Activity;
 use rls::envoy::service::rate_limit_quota::v3::rate_limit_quota_service_server::RateLimitQuotaService;
 use rls::envoy::service::rate_limit_quota::v3::{
     RateLimitQuotaResponse, RateLimitQuotaUsageReports,
@@ -24,10 +23,13 @@ use tonic::{Request, Response, Status, Streaming};
 
 pub(super) use self::buckets::Buckets;
 pub(super) use self::stream::Stream;
+use super::connection::ConnectionState;
 use super::engine_handle::EngineHandle;
 
-/// The longest message, in bytes: reports of 20,000 buckets of the usual length.
-pub(super) const LONGEST_MESSAGE: usize = 4 << 20;
+/// The longest message, in bytes: reports of 10,000 buckets of the usual length.
+pub(super) const LONGEST_MESSAGE: usize = 2 << 20;
+/// The most streams of a connection: Envoy has one for each of its filters and domains.
+const MOST_OF_CONNECTION: usize = 8;
 
 /// The longest time without a report.
 const SILENT: Duration = Duration::from_secs(15 * 60);
@@ -47,15 +49,24 @@ impl RateLimitQuotaService for Quotas {
         request: Request<Streaming<RateLimitQuotaUsageReports>>,
     ) -> Result<Response<Self::StreamRateLimitQuotasStream>, Status> {
         let handle = self.handle.clone();
-        let activity = request.extensions().get::<Activity>().cloned();
-        let mut stream = Stream::new(handle.engine().quota_buckets.clone())?;
-        // It keeps its connection's place: with another stream, units of the proxy would count twice.
-        if let Some(activity) = &activity {
-            activity.begin();
+        let buckets = handle.engine().quota_buckets.clone();
+        let connection = request.extensions().get::<ConnectionState>();
+        let open = connection.map(|connection| {
+            // It keeps its place: a new stream costs the units that the proxy has.
+            connection.activity.begin();
+            connection.quota_streams.open(MOST_OF_CONNECTION)
+        });
+        if matches!(open, Some(None)) {
+            buckets.refuse_stream();
+            return Err(Status::resource_exhausted(
+                "too many quota streams of a connection: end one of them",
+            ));
         }
+        let mut stream = Stream::new(buckets)?;
         let silent = |_| Err(Status::deadline_exceeded("no report for 15 minutes"));
         let reports = request.into_inner().timeout(SILENT);
         let replies = reports.filter_map(move |reports| {
+            let _open = &open;
             let reports = reports.unwrap_or_else(silent);
             let reply =
                 reports.and_then(|reports| stream.reply(&handle.engine(), reports, handle.now()));

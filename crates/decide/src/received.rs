@@ -6,7 +6,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use host::clients::Activity;
 use hyper::Request;
 use hyper::body::{Bytes, Frame};
 use thiserror::Error;
@@ -15,6 +14,8 @@ use tonic::Status;
 use tonic::body::Body;
 use tonic::codegen::Service;
 use tonic::server::NamedService;
+
+use super::connection::ConnectionState;
 
 /// The most bytes of all messages together: 25,000 of the usual length, or ten of the longest. A message that consists of
 /// empty fields takes some thirty times as much when it is read.
@@ -103,8 +104,8 @@ impl<S: Service<Request<Body>>> Service<Request<Body>> for Bounded<S> {
 
     fn call(&mut self, request: Request<Body>) -> S::Future {
         // A connection that is in use is not the first to make room for another.
-        if let Some(activity) = request.extensions().get::<Activity>() {
-            activity.reply();
+        if let Some(connection) = request.extensions().get::<ConnectionState>() {
+            connection.activity.reply();
         }
         let mut part = self.receiving.part();
         let has_room = part.add(STREAM + head(&request)).is_ok();

@@ -137,7 +137,7 @@ impl Engine {
         decided
     }
 
-    /// Charges a cost if it conforms, for what is settled later. It is not counted.
+    /// Charges a cost if it conforms, to be settled later, without counting the request.
     pub(super) fn charge_account(
         &self,
         store: &Arc<StateStore>,

@@ -50,7 +50,7 @@ impl Engine {
         let full = self.limits.iter().filter_map(Limit::full_note);
         full.chain(self.reservations.full_note())
             .chain(self.unsupported.notes())
-            .chain(self.quota_buckets.full_note())
+            .chain(self.quota_buckets.full_notes())
     }
 
     /// Sets the counters of all limits to 0 and removes the records of refusals; returns the number of limits.

@@ -8,6 +8,7 @@ use crate::reservations::Reservation;
 
 /// The interval of reports before it is known, in nanoseconds: that of Envoy.
 const INTERVAL: u64 = 5_000_000_000;
+const LONGEST_INTERVAL: u64 = 60_000_000_000;
 /// A bucket without requests for this long is abandoned, in nanoseconds.
 const IDLE: u64 = 60_000_000_000;
 /// An assignment arrives within this time, in nanoseconds: later reports are made with it.
@@ -109,6 +110,8 @@ pub struct Bucket {
     reported: Option<u64>,
     requested: u64,
     replaced_at: u64,
+    /// The end of the last assignment.
+    until: u64,
     /// It had no grant.
     is_new: bool,
     is_draining: bool,
@@ -123,15 +126,17 @@ impl Bucket {
             reported: None,
             requested: 0,
             replaced_at: 0,
+            until: u64::MAX,
             is_new: true,
             is_draining: false,
         }
     }
 
-    /// The nanoseconds since the last report.
+    /// The nanoseconds since the last report, at most [`LONGEST_INTERVAL`].
     pub fn interval(&self, now: u64) -> u64 {
-        self.reported
-            .map_or(INTERVAL, |last| now.saturating_sub(last))
+        self.reported.map_or(INTERVAL, |last| {
+            now.saturating_sub(last).min(LONGEST_INTERVAL)
+        })
     }
 
     /// Counts a report. Returns the grant that it settles, and the units that no grant had.
@@ -139,6 +144,9 @@ impl Bucket {
         self.reported = Some(report.now);
         if report.requests() > 0 {
             (self.requested, self.is_draining) = (report.now, false);
+        }
+        if report.now >= self.until.saturating_add(ARRIVES) && self.replaced.is_none() {
+            self.replaced = self.current.take();
         }
         let mut beyond = report.allowed;
         if let Some(replaced) = &mut self.replaced {
@@ -159,7 +167,7 @@ impl Bucket {
     /// The next assignment after a report.
     pub fn next(&self, report: Report) -> Next {
         let requests = report.requests();
-        // Its units are spent, whatever was reported, if it had them during the whole interval.
+        // Its units are spent if it had them during the whole interval: reports may be lost.
         let is_spent = |current: &Grant| report.denied > 0 && current.reports > 1;
         let certain = match &self.current {
             Some(current) if is_spent(current) => 0,
@@ -209,6 +217,11 @@ impl Bucket {
         self.is_new = false;
         self.replaced = self.current.replace(grant);
         self.replaced_at = now;
+    }
+
+    /// Sets the end of the assignment, when the proxy loses its units.
+    pub const fn set_end(&mut self, until: u64) {
+        self.until = until;
     }
 
     /// Ends the grant; the next report has the last use of it.

@@ -1,6 +1,7 @@
 //! The buckets of all proxies: the demand of each proxy, and the memory of all.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -38,6 +39,16 @@ impl Name {
     }
 }
 
+/// The units for all proxies of a bucket.
+#[derive(Clone, Copy, Debug)]
+pub struct Pool {
+    /// The most that they are granted.
+    pub units: u64,
+    /// Those of the limit.
+    pub remaining: u64,
+    pub now: u64,
+}
+
 /// A proxy: the number of its stream.
 pub type Proxy = u64;
 
@@ -48,6 +59,7 @@ pub struct Demand {
     /// The units that the proxy may have.
     pub held: u64,
     pub until: u64,
+    pub has_ended: bool,
 }
 
 #[derive(Debug, Default)]
@@ -57,26 +69,13 @@ struct Open {
     streams: usize,
 }
 
-impl Open {
-    /// Removes what has ended, but for proxies that are there.
-    fn forget(&mut self, name: &Name, now: u64) {
-        if let Some(demands) = self.demands.get_mut(name) {
-            let before = demands.len();
-            demands.retain(|_, demand| now < demand.until);
-            self.bytes -= (before - demands.len()) * name.bytes();
-            if demands.is_empty() {
-                self.demands.remove(name);
-            }
-        }
-    }
-}
-
 /// Shared by all streams and successive engines.
 #[derive(Debug, Default)]
 pub struct Buckets {
     open: Mutex<Open>,
     proxies: AtomicU64,
     without_room: AtomicU64,
+    refused_streams: AtomicU64,
 }
 
 impl Buckets {
@@ -88,10 +87,16 @@ impl Buckets {
     pub fn open(&self) -> Option<Proxy> {
         let mut open = self.lock();
         if open.streams == MOST_STREAMS {
+            self.refuse_stream();
             return None;
         }
         open.streams += 1;
         Some(self.proxies.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Counts a stream that is one too many.
+    pub fn refuse_stream(&self) {
+        self.refused_streams.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Ends a stream.
@@ -100,12 +105,8 @@ impl Buckets {
     }
 
     /// Adds a proxy to a bucket. Returns whether there is room.
-    pub fn enter(&self, name: &Name, proxy: Proxy, now: u64) -> bool {
+    pub fn enter(&self, name: &Name, proxy: Proxy) -> bool {
         let mut open = self.lock();
-        if open.bytes + name.bytes() > MOST_BYTES {
-            let names: Vec<Name> = open.demands.keys().cloned().collect();
-            names.iter().for_each(|name| open.forget(name, now));
-        }
         let bytes = open.bytes + name.bytes();
         if bytes > MOST_BYTES {
             self.without_room.fetch_add(1, Ordering::Relaxed);
@@ -121,18 +122,45 @@ impl Buckets {
         true
     }
 
-    /// Removes a proxy that has nothing of the bucket.
+    /// Removes a proxy that has no units of the bucket.
     pub fn leave(&self, name: &Name, proxy: Proxy) {
         let mut open = self.lock();
-        if let Some(demands) = open.demands.get_mut(name)
-            && demands.remove(&proxy).is_some()
+        let Open { demands, bytes, .. } = &mut *open;
+        if let Entry::Occupied(mut proxies) = demands.entry(name.clone())
+            && proxies.get_mut().remove(&proxy).is_some()
         {
-            let is_last = demands.is_empty();
-            open.bytes -= name.bytes();
-            if is_last {
-                open.demands.remove(name);
+            *bytes -= name.bytes();
+            if proxies.get().is_empty() {
+                proxies.remove();
             }
         }
+    }
+
+    /// Ends a stream's bucket. Units that its proxy may have count until the assignment ends.
+    pub fn end(&self, name: &Name, proxy: Proxy) {
+        let mut open = self.lock();
+        let proxies = open.demands.get_mut(name);
+        match proxies.and_then(|proxies| proxies.get_mut(&proxy)) {
+            Some(demand) if demand.held > 0 => {
+                (demand.requests, demand.has_ended) = (0, true);
+            }
+            _ => {
+                drop(open);
+                self.leave(name, proxy);
+            }
+        }
+    }
+
+    /// Removes the demands of ended streams whose assignment has ended.
+    pub fn sweep(&self, now: u64) {
+        let mut open = self.lock();
+        let Open { demands, bytes, .. } = &mut *open;
+        demands.retain(|name, proxies| {
+            let before = proxies.len();
+            proxies.retain(|_, demand| !demand.has_ended || now < demand.until);
+            *bytes -= (before - proxies.len()) * name.bytes();
+            !proxies.is_empty()
+        });
     }
 
     /// Sets the demand of a proxy.
@@ -145,8 +173,13 @@ impl Buckets {
     }
 
     /// The most that a proxy may be granted, at least one: its max-min fair part if it takes all that it can have. All proxies
-    /// together have up to `units` of those that remain, and no more than twice `units`.
-    pub fn part(&self, name: &Name, proxy: Proxy, (units, remaining): (u64, u64), now: u64) -> u64 {
+    /// together have up to `units` of those that remain, and no more than twice `units`, with the `own` ones of this proxy.
+    pub fn part(&self, name: &Name, proxy: Proxy, own: u64, pool: Pool) -> u64 {
+        let Pool {
+            units,
+            remaining,
+            now,
+        } = pool;
         let open = self.lock();
         let demands = open.demands.get(name).into_iter().flatten();
         let others: Vec<Demand> = demands
@@ -159,20 +192,29 @@ impl Buckets {
             .map(|other| other.requests.max(other.held))
             .collect();
         demands.sort_unstable();
-        let in_all = units.saturating_mul(2).saturating_sub(held);
+        let in_all = units
+            .saturating_mul(2)
+            .saturating_sub(held.saturating_add(own));
         // The others have some of what remained a moment ago.
         let units = units.min(remaining.saturating_add(held));
         fair_part(&demands, units).min(in_all).max(1)
     }
 
-    /// A note for the operator; `None` if there was room for all.
-    pub fn full_note(&self) -> Option<String> {
-        let without_room = self.without_room.load(Ordering::Relaxed);
-        (without_room > 0).then(|| {
+    /// Notes for the operator, if there was no room.
+    pub fn full_notes(&self) -> impl Iterator<Item = String> {
+        let count =
+            |counter: &AtomicU64| Some(counter.load(Ordering::Relaxed)).filter(|count| *count > 0);
+        let buckets = count(&self.without_room).map(|count| {
             format!(
-                "no room for {without_room} buckets of quota streams so far: their requests are charged, and pass as no_assignment_behavior of Envoy has it; use fewer entries in bucket_id_builder"
+                "no room for {count} buckets of quota streams so far: their requests are charged, and no_assignment_behavior of Envoy decides while their limit has units; use fewer entries in bucket_id_builder"
             )
-        })
+        });
+        let streams = count(&self.refused_streams).map(|count| {
+            format!(
+                "refused {count} quota streams so far: {MOST_STREAMS} are open, or too many on one connection; no_assignment_behavior of Envoy decides without one"
+            )
+        });
+        buckets.into_iter().chain(streams)
     }
 }
 

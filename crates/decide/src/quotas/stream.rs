@@ -17,14 +17,14 @@ use rls::envoy::r#type::v3::{RateLimitStrategy, TokenBucket};
 use tonic::Status;
 
 use super::bucket::{Bucket, Grant, Next, Report};
-use super::buckets::{Buckets, Demand, Name, Proxy};
+use super::buckets::{Buckets, Demand, Name, Pool, Proxy};
 use crate::charge::Charge;
 use crate::engine::Engine;
 
 /// The shortest time that an assignment is valid. Envoy counts whole seconds.
 const SHORTEST: Duration = Duration::from_secs(60);
 /// A bucket without room is refused for this long while its limit has nothing left.
-const WITHOUT_ROOM: Duration = Duration::from_secs(5);
+const WITHOUT_ROOM: Duration = Duration::from_secs(10);
 /// An assignment is valid for so many intervals of reports.
 const INTERVALS: u32 = 4;
 /// The most buckets of a message: their work takes some tens of milliseconds.
@@ -32,7 +32,7 @@ const MOST_USAGES: usize = 10_000;
 /// A token bucket that never fills: one token in a year, Envoy's slowest.
 const NEVER: i64 = 365 * 24 * 3_600;
 
-/// The buckets of one proxy. When its stream ends, it may spend what it has: these units stay charged.
+/// The buckets of one proxy. When its stream ends, it may spend its units: they stay charged.
 #[derive(Debug)]
 pub struct Stream {
     domain: String,
@@ -126,7 +126,7 @@ impl Stream {
             Entry::Vacant(_) if limits.is_empty() => {
                 return assignment(blanket(BlanketRule::AllowAll), SHORTEST).into();
             }
-            Entry::Vacant(entry) if self.buckets.enter(&name, self.proxy, report.now) => {
+            Entry::Vacant(entry) if self.buckets.enter(&name, self.proxy) => {
                 entry.insert_entry(Bucket::new())
             }
             Entry::Vacant(_) => return without_room(engine, &limits, report).into(),
@@ -157,18 +157,19 @@ impl Stream {
             }
             next => {
                 if let Next::Grant { most, more_than } = next {
-                    let units = (
-                        engine.most_of_proxies(&limits, interval),
-                        engine.remaining(&limits, report.now),
-                    );
-                    let mut part = self.buckets.part(&name, self.proxy, units, report.now);
+                    let pool = Pool {
+                        units: engine.most_of_proxies(&limits, interval),
+                        remaining: engine.remaining(&limits, report.now),
+                        now: report.now,
+                    };
+                    let mut part = self.buckets.part(&name, self.proxy, bucket.held(), pool);
                     if bucket.is_new() {
                         // Another proxy may have the same bucket a moment later.
                         part = part.div_ceil(2);
                     }
                     // Of an allowance that keys without room share, nothing returns.
                     let most = if engine.is_without_room(&limits) {
-                        report.requests().max(1)
+                        report.requests().max(1).min(part)
                     } else {
                         most.min(part)
                     };
@@ -183,10 +184,13 @@ impl Stream {
             }
         };
         let valid = SHORTEST.max(Duration::from_nanos(interval) * INTERVALS);
+        let until = report.now.saturating_add(valid.as_nanos() as u64);
+        bucket.set_end(until);
         let demand = Demand {
             requests: report.requests(),
             held: bucket.held(),
-            until: report.now.saturating_add(valid.as_nanos() as u64),
+            until,
+            has_ended: false,
         };
         self.buckets.set_demand(&name, self.proxy, demand);
         Assignment {
@@ -257,10 +261,8 @@ fn abandon() -> bucket_action::BucketAction {
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        for (name, bucket) in &self.assigned {
-            if bucket.held() == 0 {
-                self.buckets.leave(name, self.proxy);
-            }
+        for name in self.assigned.keys() {
+            self.buckets.end(name, self.proxy);
         }
         self.buckets.close();
     }

@@ -10,6 +10,7 @@ use rls::envoy::service::rate_limit_quota::v3::rate_limit_quota_usage_reports::B
 use rls::envoy::service::rate_limit_quota::v3::{BucketId, RateLimitQuotaUsageReports};
 use rls::envoy::r#type::v3::rate_limit_strategy::{BlanketRule, Strategy};
 
+use super::buckets::{Name, Pool};
 use super::stream::Stream;
 use crate::{Edge, Engine, Offence};
 
@@ -309,6 +310,15 @@ fn units_of_an_idle_bucket_return_and_it_is_abandoned() {
     });
     assert_eq!(proxies[0].passed, 20);
     assert!(!proxies[0].is_known, "abandoned");
+    let name = Name::new("shop", &id("alice").bucket);
+    let end = START + 70 * SECOND;
+    let pool = Pool {
+        units: 50,
+        remaining: 980,
+        now: end,
+    };
+    let part = engine.quota_buckets.part(&name, 1, 0, pool);
+    assert_eq!(part, 50, "nothing is left of it");
     assert_eq!(remaining(&engine, START + 70 * SECOND), 980);
     assert!(most <= 120, "a tenth besides what passed: {most}");
     assert_eq!(
@@ -449,8 +459,32 @@ fn buckets_without_room_are_charged_abandoned_and_reported() {
     assert_eq!(strategy, Some(deny));
     // The room is free again when the assignments of an ended stream have ended.
     drop(stream);
+    engine.sweep(START + 60 * SECOND - 1);
     assert_eq!(reply("bob", 1, START + 60 * SECOND - 1), abandon);
+    engine.sweep(START + 60 * SECOND);
     assert_ne!(reply("bob", 1, START + 60 * SECOND), abandon);
+}
+
+/// The proxy has lost its units; the same assignment would be a new one.
+#[test]
+fn units_return_when_their_assignment_has_ended() {
+    let engine = limit_of_users("rate = \"1000/day\"\nalgorithm = \"fixed-window\"");
+    let mut proxy = Proxy::new(&engine);
+    proxy.request(&engine, START);
+    assert_eq!(remaining(&engine, START), 975);
+    proxy.receive(START);
+    let late = START + 61 * SECOND;
+    proxy.receive(late);
+    assert_eq!(proxy.assignment, Assignment::None);
+    proxy.request(&engine, late);
+    proxy.report(&engine, late, 0);
+    assert_eq!(
+        remaining(&engine, late),
+        1_000 - 2,
+        "for one refused request"
+    );
+    proxy.receive(late);
+    assert_eq!(proxy.assignment, Assignment::Tokens { left: 2, of: 2 });
 }
 
 /// Envoy keeps its tokens over ends of streams.

@@ -227,7 +227,9 @@ fn watch(network: &Network) {
             && minute
                 .is_some_and(|(passed, throttled)| passed.contains('█') && throttled.contains('█'))
             && greedy.is_some_and(|greedy| polite.is_some_and(|polite| greedy < polite))
-            && text.starts_with("weir  enforce  weir0")
+            // As of an attack, if it has begun.
+            && text.starts_with("weir  ")
+            && text.lines().next().is_some_and(|head| head.contains("enforce  weir0"))
             && limit.is_some_and(|limit| limit.contains("1000/s packets") && limit.ends_with('%'))
     });
 

@@ -119,22 +119,39 @@ impl Engine {
         let mut decided = self.answer(&charge, outcome);
         if outcome.allowed {
             let reservation = Reservation {
-                limit: self.limit_name(&charge).to_owned(),
                 policy: decided.policy.clone(),
-                account,
-                line: Arc::clone(self.line_of(&charge)),
-                together: self.limits[charge.limit].together.clone(),
-                spot: terms.place.spot,
-                most: self.most_of(&charge),
-                at: now,
-                reserved: charge.cost,
-                charged,
                 until: terms.until,
                 on_expiry: terms.on_expiry,
+                ..self.reservation(&charge, account, charged, now)
             };
             decided.answer.reservation = Some(terms.place.fill(reservation).to_string());
         }
         decided
+    }
+
+    /// A reservation without an end, of which `charged` units are charged.
+    pub(super) fn reservation(
+        &self,
+        charge: &Charge,
+        account: Option<Account>,
+        charged: u64,
+        now: u64,
+    ) -> Reservation {
+        let line = self.line_of(charge);
+        Reservation {
+            limit: self.limit_name(charge).to_owned(),
+            policy: None,
+            account,
+            line: Arc::clone(line),
+            together: self.limits[charge.limit].together.clone(),
+            spot: (line.id, charge.named),
+            most: self.most_of(charge),
+            at: now,
+            reserved: charge.cost,
+            charged,
+            until: u64::MAX,
+            on_expiry: OnExpiry::Commit,
+        }
     }
 
     /// Charges a cost if it conforms, to be settled later, without counting the request.

@@ -15,7 +15,7 @@ use super::sources::SourceClass;
 use super::tiers;
 
 /// The largest cost: up to here, all numbers of JSON are exact.
-const MOST_COST: u64 = 1 << 53;
+pub(super) const MOST_COST: u64 = 1 << 53;
 
 impl Engine {
     /// Validates a question.

@@ -5,6 +5,7 @@
 //! the proxy may still spend.
 
 use crate::reservations::Reservation;
+use crate::resolve::MOST_COST;
 
 /// The interval of reports before it is known, in nanoseconds: that of Envoy.
 const INTERVAL: u64 = 5_000_000_000;
@@ -60,9 +61,6 @@ impl Grant {
     }
 }
 
-/// The most requests of a report that count, as the largest cost.
-const MOST_REQUESTS: u64 = 1 << 53;
-
 /// A report of a proxy.
 #[derive(Clone, Copy, Debug)]
 pub struct Report {
@@ -74,8 +72,8 @@ pub struct Report {
 impl Report {
     pub fn new(allowed: u64, denied: u64, now: u64) -> Self {
         Self {
-            allowed: allowed.min(MOST_REQUESTS),
-            denied: denied.min(MOST_REQUESTS),
+            allowed: allowed.min(MOST_COST),
+            denied: denied.min(MOST_COST),
             now,
         }
     }

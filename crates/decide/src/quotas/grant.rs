@@ -3,10 +3,8 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use api::decide::OnExpiry;
 use config::request_key::{SOURCE, entry_name, is_remote_address};
 
 use super::bucket::{Grant, Report};
@@ -145,21 +143,9 @@ impl Engine {
     fn reserve_units(&self, charge: Charge, now: u64) -> Option<Reservation> {
         let store = self.shared_store_of(&charge)?;
         let (outcome, account) = self.charge_account(store, &charge, now);
-        let line = self.line_of(&charge);
-        outcome.allowed.then(|| Reservation {
-            limit: self.limit_name(&charge).to_owned(),
-            policy: None,
-            account: Some(account),
-            line: Arc::clone(line),
-            together: self.limits[charge.limit].together.clone(),
-            spot: (line.id, charge.named),
-            most: self.most_of(&charge),
-            at: now,
-            reserved: charge.cost,
-            charged: charge.cost,
-            until: u64::MAX,
-            on_expiry: OnExpiry::Commit,
-        })
+        outcome
+            .allowed
+            .then(|| self.reservation(&charge, Some(account), charge.cost, now))
     }
 
     /// Returns the units of a grant that were not used.

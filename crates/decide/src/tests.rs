@@ -57,7 +57,7 @@ fn engine_at(text: &str, edge: Arc<dyn Edge>) -> Engine {
     Engine::new(&loaded.config, edge).unwrap()
 }
 
-fn engine(text: &str) -> Engine {
+pub fn engine(text: &str) -> Engine {
     engine_at(text, Arc::new(Recorder::default()))
 }
 

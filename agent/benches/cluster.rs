@@ -5,11 +5,18 @@
 
 use std::time::Duration;
 
-use testbed::fleet::{Kept, Spread, measure, windows};
+use testbed::fleet::zones::Zones;
+use testbed::fleet::{Kept, Outcome, Spread, drive, measure, windows};
 use testbed::redis;
 
 /// Windows are so long.
 const WINDOW: Duration = Duration::from_secs(10);
+/// The default.
+const SYNC: &str = "100ms";
+/// The row of two zones of two hosts.
+const ZONES: &str = "shares, two zones";
+/// One way from each zone to the store of all.
+const FAR: Duration = Duration::from_millis(150);
 
 fn main() {
     if let Some(obstacle) = redis::obstacle() {
@@ -21,32 +28,39 @@ fn main() {
         .and_then(|text| text.parse().ok())
         .unwrap_or(30);
     let redis = redis::Redis::start(&[]);
-    println!("| kept by | hosts | demand | seconds | asked | passed | limit | error |");
-    println!("|---|---|---|---|---|---|---|---|");
+    println!("| kept by | hosts | sync | demand | seconds | asked | passed | limit | error |");
+    println!("|---|---|---|---|---|---|---|---|---|");
+    let time = Duration::from_secs(seconds);
     let mut is_off = false;
-    let shares = [2, 4, 8]
-        .into_iter()
-        .flat_map(|hosts| Spread::ALL.map(|spread| (Kept::Shares, hosts, spread)))
-        .chain([(Kept::Shares, 4, Spread::Hopping)]);
-    let keys = Spread::ALL
-        .into_iter()
-        .chain([Spread::One, Spread::Hopping])
-        .map(|spread| (Kept::Keys, 4, spread));
-    for (kept, hosts, spread) in shares.chain(keys) {
-        let outcome = measure(
-            &redis.url(),
-            hosts,
-            kept,
-            spread,
-            Duration::from_secs(seconds),
-        );
+    let mut row = |kept: &str, sync: &str, spread: Spread, hosts: usize, outcome: &Outcome| {
         let error = 100.0 * outcome.error();
         println!(
-            "| {kept} | {hosts} | {spread} | {:.1} | {} | {} | {:.0} | {error:+.1} % |",
+            "| {kept} | {hosts} | {sync} | {spread} | {:.1} | {} | {} | {:.0} | {error:+.1} % |",
             outcome.seconds, outcome.wanted, outcome.passed, outcome.limit
         );
-        // Demand that moves within a sync gets less: the row shows how much.
-        is_off |= error > 10.0 || error < -10.0 && spread != Spread::Hopping;
+        // Demand that moves faster than shares do gets less: the row shows how much.
+        let may_be_less = spread == Spread::Hopping || kept == ZONES && spread == Spread::Moving;
+        is_off |= error > 10.0 || error < -10.0 && !may_be_less;
+    };
+    let even_and_uneven =
+        |kept: Kept, hosts: usize| Spread::ALL.map(|spread| (kept, hosts, SYNC, spread));
+    let mut cases = [2, 4, 8]
+        .map(|hosts| even_and_uneven(Kept::Shares, hosts))
+        .concat();
+    cases.extend(even_and_uneven(Kept::Keys, 4));
+    cases.push((Kept::Keys, 4, SYNC, Spread::One));
+    for kept in [Kept::Shares, Kept::Keys] {
+        cases.extend([SYNC, "20ms", "10ms"].map(|sync| (kept, 4, sync, Spread::Hopping)));
+    }
+    for (kept, hosts, sync, spread) in cases {
+        let outcome = measure(&redis.url(), (hosts, sync), kept, spread, time);
+        row(&kept.to_string(), sync, spread, hosts, &outcome);
+    }
+    for spread in Spread::ALL {
+        let zones = Zones::start(2, 2, FAR, "");
+        zones.joined();
+        let outcome = drive(&zones.hosts, spread, 2.5, time);
+        row(ZONES, "100ms, 500ms", spread, 4, &outcome);
     }
     println!();
     println!(

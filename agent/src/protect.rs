@@ -269,7 +269,11 @@ fn addresses(hosts: impl IntoIterator<Item = String>, found: &Found) -> Vec<IpAd
 
 /// The hosts that the config names as stores or Sentinels.
 fn store_hosts(config: &Config) -> Vec<String> {
-    let urls = config.cluster.iter().flat_map(|cluster| &cluster.store);
+    let clusters = config.cluster.iter();
+    let urls = clusters.flat_map(|cluster| {
+        let of_zone = cluster.zone.iter().flat_map(|zone| &zone.store);
+        cluster.store.iter().chain(of_zone)
+    });
     urls.filter_map(redis_host).collect()
 }
 

@@ -289,6 +289,15 @@ fn show(file: &Path, config: &Config, checked: &Checked, detected: &[Detected]) 
             cluster.when_store_is_down,
             shared.collect::<Vec<_>>().join(", ")
         );
+        if let Some(zone) = &cluster.zone {
+            let stores: Vec<String> = zone.store.iter().map(ToString::to_string).collect();
+            println!(
+                "limits with cluster = \"shares\" are divided between zones every {}, and in zone {} through {}",
+                human::time(zone.sync),
+                zone.name,
+                stores.join(", ")
+            );
+        }
     }
     if let Some(crowdsec) = &config.crowdsec {
         println!(

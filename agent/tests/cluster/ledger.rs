@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use cluster::ledger::{Acknowledged, Ledger, Report};
+use cluster::ledger::{Acknowledged, Claim, Ledger, Report, ZoneShare};
 use cluster::store::SCRIPT;
+use cluster::zones::claim;
 use common::share::Share;
 use testbed::random::Random;
 use testbed::tests;
@@ -11,25 +12,55 @@ use testbed::trials::Test;
 
 use crate::redis::Redis;
 
-pub const TESTS: &[Test] = tests![the_script_and_its_model_answer_alike,];
+pub const TESTS: &[Test] = tests![the_scripts_and_their_model_answer_alike,];
 
 /// The script with a clock that is given, in place of the store's.
 fn with_given_clock() -> String {
     assert_eq!(SCRIPT.matches("redis.call('TIME')").count(), 1);
-    SCRIPT.replace("redis.call('TIME')", "{ARGV[13], ARGV[14]}")
+    SCRIPT.replace("redis.call('TIME')", "{ARGV[14], ARGV[15]}")
 }
 
-fn the_script_and_its_model_answer_alike() {
+/// The script of claims with a clock that is given as two keys.
+fn claims_with_given_clock() -> String {
+    assert_eq!(claim::SCRIPT.matches("redis.call('TIME')").count(), 1);
+    claim::SCRIPT.replace("redis.call('TIME')", "{KEYS[2], KEYS[3]}")
+}
+
+/// A claim of one of three hosts, mostly with a share that follows the one of `sequence`.
+fn claim(random: &mut Random, at: u64, sequence: u64) -> Claim {
+    let share = (random.below(4) > 0).then(|| ZoneShare {
+        sequence: (sequence + 2).saturating_sub(random.below(3)),
+        share: random.below(Share::PARTS + 1),
+        ends: at + random.below(5_000),
+        alone: random.below(Share::PARTS + 1),
+        grows: at + random.below(9_000),
+        zones: 1 + random.below(4),
+        member: format!("zone one/{}.1", random.below(9)),
+        epoch: 1_700_000_000_000_000 + random.below(3),
+    });
+    Claim {
+        host: format!("host {}/1", random.below(3)),
+        lasts: [0, 40, 2_500][random.below(3) as usize],
+        lease: 1_000,
+        has_seen: random.below(2) == 0,
+        share,
+    }
+}
+
+fn the_scripts_and_their_model_answer_alike() {
     let redis = Redis::start(&[]);
     let client = redis_client(&redis);
     let mut connection = client.get_connection().unwrap();
     let script = ::redis::Script::new(&with_given_clock());
+    let claims = ::redis::Script::new(&claims_with_given_clock());
     for seed in 0..8 {
         let mut random = Random::new(seed);
         let mut ledger = Ledger::default();
         let mut micros = 1_700_000_000_000_000;
         let mut applied: BTreeMap<u64, u64> = BTreeMap::new();
         let mut epoch = 0;
+        let in_zone = seed % 2 == 1;
+        let mut written = 0;
         let mut granted: BTreeMap<u64, (u64, u64, u64)> = BTreeMap::new();
         let units = [1, 3, 8, 100, 999, 1_000_000, 2_000_000_000][seed as usize % 7];
         for sequence in 1..=1_500u64 {
@@ -38,6 +69,24 @@ fn the_script_and_its_model_answer_alike() {
                 0 => micros += 3_000_000 + random.below(5_000_000),
                 1 => micros -= random.below(10_000_000),
                 _ => micros += random.below(40_000),
+            }
+            if in_zone && random.below(4) == 0 {
+                let claim = claim(&mut random, micros / 1_000, written);
+                let lead = ledger.claim(micros, &claim);
+                let told = claims
+                    .key(format!("{{{seed}}}ledger"))
+                    .key(micros / 1_000_000)
+                    .key(micros % 1_000_000)
+                    .arg(&claim.host)
+                    .arg(&claim::arguments(&claim)[..])
+                    .invoke(&mut connection)
+                    .unwrap();
+                let told = claim::parse(told).unwrap();
+                assert_eq!(told, lead, "claim before request {sequence} of {seed}");
+                written = lead.before.map_or(0, |before| before.sequence);
+                if let Some(share) = claim.share.filter(|_| lead.leads) {
+                    written = share.sequence;
+                }
             }
             let host = random.below(9);
             let report = Report {
@@ -79,6 +128,7 @@ fn the_script_and_its_model_answer_alike() {
                         },
                     },
                 ),
+                in_zone,
             };
             let grant = ledger.lease(micros, &report);
             let told: Vec<u64> = script
@@ -102,6 +152,7 @@ fn the_script_and_its_model_answer_alike() {
                         .grant
                         .map_or([0; 3], |grant| [grant.sequence, grant.at, grant.elapsed])[..],
                 )
+                .arg(u8::from(report.in_zone))
                 .arg(&[micros / 1_000_000, micros % 1_000_000][..])
                 .invoke(&mut connection)
                 .unwrap();
@@ -118,6 +169,8 @@ fn the_script_and_its_model_answer_alike() {
                         grant.demand,
                         grant.target,
                         grant.at,
+                        grant.all,
+                        grant.zones,
                     ];
                     assert_eq!(told, expected, "request {sequence} of {seed}: {report:?}");
                     applied.insert(host, grant.share);

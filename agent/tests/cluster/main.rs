@@ -14,6 +14,7 @@ mod resets;
 mod settling;
 mod stores;
 mod trouble;
+mod zones;
 
 use std::time::Duration;
 
@@ -30,7 +31,13 @@ fn fleets_exceed_their_limit_by_a_tenth_at_most() {
     let url = redis.url();
     for spread in Spread::ALL {
         for hosts in [2, 4, 8] {
-            let outcome = measure(&url, hosts, Kept::Shares, spread, Duration::from_secs(3));
+            let outcome = measure(
+                &url,
+                (hosts, "100ms"),
+                Kept::Shares,
+                spread,
+                Duration::from_secs(3),
+            );
             assert!(
                 outcome.error() <= 0.1,
                 "{hosts} hosts, {spread}: {outcome:?}"
@@ -62,6 +69,7 @@ fn main() {
         apart::TESTS,
         failover::TESTS,
         bans::TESTS,
+        zones::TESTS,
     ];
     let no_clock = clock::obstacle();
     if let Some(reason) = no_clock {

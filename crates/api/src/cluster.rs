@@ -30,11 +30,30 @@ pub struct ClusterStatus {
     /// Bans shared with other hosts; `null` without `share_bans`.
     #[serde(default)]
     pub bans: Option<SharedBansStatus>,
+    /// This host's zone; `null` without zones.
+    #[serde(default)]
+    pub zone: Option<ZoneStatus>,
+}
+
+/// A zone, whose hosts divide its share of limits with `cluster = "shares"`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ZoneStatus {
+    pub name: String,
+    /// The addresses of the store of all zones, without credentials; `store` of the cluster is the zone's own.
+    pub store: Vec<String>,
+    /// Its health, as the host that leads the zone finds it.
+    pub health: String,
+    /// The limits whose share this host leases for its zone.
+    pub leads: Vec<String>,
+    /// Failed requests of this host to that store since it leads the zone for a limit.
+    pub failures: u64,
+    /// The reason of the last one; `null` if none has failed.
+    pub last_error: Option<String>,
 }
 
 impl ClusterStatus {
-    /// Adds the limits and bans of another cluster thread, which uses the same store. The store's health is the worse of the
-    /// two.
+    /// Adds the limits and bans of another cluster thread. The health is the worse of the two: they use the same store, or a
+    /// zone's and that of all zones.
     #[must_use]
     pub fn with(mut self, other: Self) -> Self {
         let rank = |health: &str| {
@@ -50,6 +69,7 @@ impl ClusterStatus {
         self.hosts = self.hosts.max(other.hosts);
         self.limits.extend(other.limits);
         self.bans = self.bans.or(other.bans);
+        self.zone = self.zone.or(other.zone);
         self
     }
 }
@@ -69,6 +89,12 @@ pub struct ClusterLimitStatus {
     pub demand_per_second: f64,
     /// Hosts with a lease in the store's last reply, this one included.
     pub hosts: u64,
+    /// The zones that divide the limit; 1 without zones.
+    #[serde(default)]
+    pub zones: u64,
+    /// The share of this host's zone, 0 to 1; `null` without zones, and without a lease.
+    #[serde(default)]
+    pub zone_share: Option<f64>,
     /// Whether shares must not grow yet because the store has lost its contents.
     pub is_settling: bool,
     /// Renewals that failed since the agent started.

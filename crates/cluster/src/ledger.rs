@@ -20,8 +20,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use common::share::Share;
 
-/// A hundredth of the limit is split evenly whatever the demand, so that a host with new demand has a share at once.
-const IDLE: u64 = Share::PARTS / 100;
+mod lead;
+
+pub use lead::{Claim, ClaimReply, ZoneShare};
+
+/// A hundredth is split evenly whatever the demand, so that a host with new demand has a share at once.
+const IDLE_PART: u64 = 100;
 /// The most expired leases that one request removes, to bound its work.
 const FORGOTTEN: usize = 100;
 /// The largest demand in a request, in billionths of the limit: sums of 2,000 hosts stay exact.
@@ -53,6 +57,8 @@ pub struct Report {
     pub replaces: Option<String>,
     /// The grant that the host enforces, while its lease lasts.
     pub grant: Option<Acknowledged>,
+    /// Whether the ledger is a zone's: its shares add up to the zone's share of the limit.
+    pub in_zone: bool,
 }
 
 /// The host's record of the grant that it enforces. The ledger compares it with its own, to detect that the store has lost
@@ -86,6 +92,10 @@ pub struct Grant {
     pub target: u64,
     /// The instant of the grant by the ledger's clock, in milliseconds.
     pub at: u64,
+    /// What all hosts' shares add up to at most, in billionths: the whole limit, or the zone's share.
+    pub all: u64,
+    /// The zones that divide the limit.
+    pub zones: u64,
 }
 
 /// A host's entry in the ledger.
@@ -109,10 +119,13 @@ pub struct Ledger {
     quiet: u64,
     held: u64,
     demand: u64,
+    zone: Option<ZoneShare>,
+    lead: Option<(u64, String)>,
 }
 
 impl Ledger {
-    /// Evaluates a request at `micros` of the store's clock; `None` if a later one of the host was evaluated before.
+    /// Evaluates a request at `micros` of the store's clock; `None` if a later one of the host was evaluated before, or the
+    /// zone has no share yet.
     pub fn lease(&mut self, micros: u64, report: &Report) -> Option<Grant> {
         if self
             .hosts
@@ -121,7 +134,16 @@ impl Ledger {
         {
             return None;
         }
+        let before = (self.epoch, self.quiet, self.offset);
         let now = self.advance(micros, report);
+        let (all, zones) = match &self.zone {
+            _ if !report.in_zone || report.leaves => (Share::PARTS, 1),
+            Some(zone) => (zone.share_at(now), zone.zones),
+            None => {
+                (self.epoch, self.quiet, self.offset) = before;
+                return None;
+            }
+        };
         self.forget(now);
         for host in report.replaces.iter().chain([&report.host]) {
             self.remove(host);
@@ -129,7 +151,7 @@ impl Ledger {
         let (share, target) = if report.leaves {
             (0, 0)
         } else {
-            self.grant(now, report)
+            self.grant(now, all, report)
         };
         self.last = now;
         Some(Grant {
@@ -141,6 +163,8 @@ impl Ledger {
             demand: self.demand,
             target,
             at: now,
+            all,
+            zones,
         })
     }
 
@@ -158,7 +182,7 @@ impl Ledger {
         if self.epoch == 0 {
             self.epoch = micros;
             if report.epoch != 0 {
-                self.quiet = now + report.lease;
+                self.quiet = self.quiet.max(now + report.lease);
             }
             return now;
         }
@@ -166,7 +190,7 @@ impl Ledger {
             self.offset += self.last - now;
             now = self.last;
         } else if now - self.last > report.lease && !self.hosts.is_empty() {
-            self.quiet = now + report.lease;
+            self.quiet = self.quiet.max(now + report.lease);
         }
         let is_lost = |grant: Acknowledged| {
             self.hosts
@@ -181,7 +205,7 @@ impl Ledger {
                 .grant
                 .is_some_and(|grant| is_lost(grant) || is_ahead(grant))
         {
-            self.quiet = now + report.lease;
+            self.quiet = self.quiet.max(now + report.lease);
         }
         now
     }
@@ -196,13 +220,13 @@ impl Ledger {
         }
     }
 
-    fn grant(&mut self, now: u64, report: &Report) -> (u64, u64) {
+    fn grant(&mut self, now: u64, all: u64, report: &Report) -> (u64, u64) {
         let applied = report.applied;
         self.held += applied;
         self.demand += report.demand;
-        let room = Share::PARTS as f64 - self.held as f64;
+        let room = all as f64 - self.held as f64;
         let hosts = (self.hosts.len() + 1) as f64;
-        let mut target = target(report.demand as f64, self.demand as f64, hosts);
+        let mut target = target(all, report.demand as f64, self.demand as f64, hosts);
         if target < applied && target * 16 >= applied * 15 && room >= 0.0 {
             target = applied;
         }
@@ -217,7 +241,7 @@ impl Ledger {
         } else {
             target / unit
         };
-        let target = (count * unit).min(Share::PARTS / unit * unit);
+        let target = (count * unit).min(all / unit * unit);
         let share = target.min((applied as f64 + room).max(0.0) as u64) / unit * unit;
         let holds = applied.max(share);
         self.held += holds - applied;
@@ -255,13 +279,14 @@ impl Ledger {
 }
 
 /// A share in proportion to demand; half of the spare limit is split evenly. The operations are those of the script.
-fn target(wanted: f64, demand: f64, hosts: f64) -> u64 {
-    let whole = Share::PARTS as f64;
+fn target(all: u64, wanted: f64, demand: f64, hosts: f64) -> u64 {
+    let idle = all / IDLE_PART;
+    let all = all as f64;
     if demand == 0.0 {
-        return (whole / hosts).floor() as u64;
+        return (all / hosts).floor() as u64;
     }
-    let spare = ((whole - demand) / 2.0).max(IDLE as f64);
-    (wanted / demand * (whole - spare) + spare / hosts).floor() as u64
+    let spare = ((all - demand) / 2.0).max(idle as f64);
+    (wanted / demand * (all - spare) + spare / hosts).floor() as u64
 }
 
 #[cfg(test)]
@@ -281,6 +306,7 @@ mod tests {
             leaves: false,
             replaces: None,
             grant: None,
+            in_zone: false,
         }
     }
 

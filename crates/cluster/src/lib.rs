@@ -12,6 +12,7 @@
 //! - [`lease_client`]: a thread (`worker`) that runs [`member`] against the store, limit by limit (`part`).
 //! - `enforcers`: the enforcement of a limit on this host; for limits on packets, an engine behind the trait [`Packets`].
 //! - [`bans`]: bans that all hosts enforce.
+//! - [`zones`]: limits that are divided between zones, and by each zone among its hosts.
 //! - [`exchange`]: limits whose hosts exchange each key's consumption instead of shares.
 
 pub mod bans;
@@ -33,6 +34,7 @@ mod shared_status;
 mod simulation;
 pub mod store;
 mod worker;
+pub mod zones;
 
 pub use api::cluster as status;
 pub use api::cluster::ClusterStatus;

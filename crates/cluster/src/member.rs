@@ -43,6 +43,8 @@ pub struct Terms {
     pub rate: f64,
     /// The burst in units.
     pub units: u64,
+    /// Whether the ledger is a zone's.
+    pub in_zone: bool,
 }
 
 impl Terms {
@@ -96,7 +98,12 @@ pub struct Member {
     epoch: u64,
     /// Whether the next request may reach another server than the one that granted the share.
     has_moved: bool,
+    /// The hosts by which the limit is divided without a store; in a zone, the zone's hosts times the zones.
     hosts: RecentHosts,
+    /// The last grant's hosts, zones, and what all shares add up to.
+    present: u64,
+    zones: u64,
+    all: Share,
     is_quiet: bool,
     /// Demand in units a second, averaged.
     demand: f64,
@@ -126,6 +133,9 @@ impl Member {
             epoch: 0,
             has_moved: false,
             hosts: RecentHosts::new(1, now),
+            present: 1,
+            zones: 1,
+            all: Share::WHOLE,
             is_quiet: false,
             demand: 0.0,
             counted: usage,
@@ -276,6 +286,7 @@ impl Member {
                     elapsed: now.saturating_sub(asked) / 1_000_000,
                     ..grant
                 }),
+            in_zone: self.terms.in_zone,
         }
     }
 
@@ -312,7 +323,9 @@ impl Member {
         self.replaces = None;
         self.has_moved = false;
         self.epoch = grant.epoch;
-        self.hosts.record(grant.hosts, now);
+        self.hosts.record(grant.hosts * grant.zones, now);
+        (self.present, self.zones) = (grant.hosts, grant.zones);
+        self.all = Share::of_parts(grant.all);
         self.is_quiet = grant.is_quiet;
         let is_much = |from: u64, to: u64| from.saturating_sub(to) > (from / 8).max(WORTH_TELLING);
         let gives_up = is_much(before, grant.share);
@@ -358,7 +371,60 @@ impl Member {
     /// Hosts in the ledger's last reply, this one included.
     #[must_use]
     pub const fn hosts(&self) -> u64 {
+        self.present
+    }
+
+    /// The hosts that have shared the limit last, by this ledger or by that of an earlier run.
+    #[must_use]
+    pub const fn last_hosts(&self) -> u64 {
         self.hosts.last()
+    }
+
+    /// The zones in the ledger's last reply.
+    #[must_use]
+    pub const fn zones(&self) -> u64 {
+        self.zones
+    }
+
+    /// What all hosts' shares add up to at most, by the ledger's last reply: the zone's share.
+    #[must_use]
+    pub const fn all(&self) -> Share {
+        self.all
+    }
+
+    /// The instant at which the lease ends, or ended.
+    #[must_use]
+    pub const fn ends(&self) -> u64 {
+        self.ends
+    }
+
+    /// The same share, as one whose lease ends, or ended, at another instant.
+    #[must_use]
+    pub fn ending(self, ends: u64) -> Self {
+        Self { ends, ..self }
+    }
+
+    /// The instant of the next request.
+    #[must_use]
+    pub const fn next(&self) -> u64 {
+        self.next
+    }
+
+    /// The enforcement without the store.
+    #[must_use]
+    pub fn alone(&self) -> EffectiveShare {
+        self.fallback()
+    }
+
+    /// The epoch of the ledger.
+    #[must_use]
+    pub const fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// Sets the demand, in billionths of the limit's rate, in place of [`Self::count`].
+    pub fn set_demand(&mut self, parts: u64) {
+        self.demand = parts as f64 / Share::PARTS as f64 * self.terms.rate;
     }
 
     /// Whether the ledger lets no share grow yet.
@@ -392,6 +458,7 @@ mod tests {
             when_store_is_down: when,
             rate: 1_000.0,
             units: 1_000,
+            in_zone: false,
         };
         Member::new(terms, "a".to_owned(), Usage::default(), 0)
     }
@@ -407,6 +474,8 @@ mod tests {
             demand: 0,
             target: share,
             at: 1,
+            all: Share::PARTS,
+            zones: 1,
         }
     }
 

@@ -80,6 +80,7 @@ impl Definition {
             when_store_is_down: cluster.when_store_is_down,
             rate: self.rate,
             units: self.units.clamp(1, Share::PARTS),
+            in_zone: cluster.zone.is_some(),
         }
     }
 
@@ -266,6 +267,12 @@ impl Part {
             share_from,
             demand_per_second: self.member.demand(),
             hosts: self.member.hosts(),
+            zones: self.member.zones(),
+            zone_share: cluster
+                .zone
+                .as_ref()
+                .filter(|_| self.member.state() == LeaseState::Leased)
+                .map(|_| self.member.all().factor()),
             is_settling: self.member.is_quiet(),
             failures: self.failures,
             last_error: self.last_error.clone(),

@@ -89,6 +89,7 @@ impl World {
             when_store_is_down,
             rate: RATE,
             units: RATE as u64,
+            in_zone: false,
         };
         Self {
             now: SECOND,

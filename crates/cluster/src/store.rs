@@ -194,7 +194,7 @@ impl Store {
     }
 
     /// The keys of a limit's ledger and of its leases' ends. The braces place both on one node of a Cluster.
-    fn keys(&self, limit: &str) -> [String; 2] {
+    pub(super) fn keys(&self, limit: &str) -> [String; 2] {
         let tag = format!("weir:{{{}/{limit}}}", self.cluster.name);
         [format!("{tag}:ledger"), format!("{tag}:ends")]
     }
@@ -225,7 +225,8 @@ async fn run(
         command.arg(&numbers[..]).arg(u8::from(report.leaves));
         command
             .arg(report.replaces.as_deref().unwrap_or_default())
-            .arg(&grant[..]);
+            .arg(&grant[..])
+            .arg(u8::from(report.in_zone));
     });
     Ok(redis::from_redis_value(reply.await?)?)
 }
@@ -237,7 +238,18 @@ fn grant(values: &[i64]) -> Result<Option<Grant>, StoreError> {
         .collect();
     match numbers[..] {
         [_] => Ok(None),
-        [share, hosts, epoch, is_quiet, held, demand, target, at] => Ok(Some(Grant {
+        [
+            share,
+            hosts,
+            epoch,
+            is_quiet,
+            held,
+            demand,
+            target,
+            at,
+            all,
+            zones,
+        ] => Ok(Some(Grant {
             share,
             hosts,
             epoch,
@@ -246,6 +258,8 @@ fn grant(values: &[i64]) -> Result<Option<Grant>, StoreError> {
             demand,
             target,
             at,
+            all,
+            zones: zones.max(1),
         })),
         _ => Err(StoreError::Foreign(format!("{values:?}"))),
     }

@@ -27,6 +27,7 @@ use super::part::{Part, Shared};
 use super::past::Past;
 use super::shared_status::SharedStatus;
 use super::store::{HostShare, Store};
+use super::zones::Leads;
 
 /// The shortest interval between two reads of all hosts' shares, for `weir status`; it grows with the number of hosts.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -94,7 +95,11 @@ pub(super) struct Worker {
     /// The connection for reading all hosts' shares; `None` while a read is under way.
     looking: Option<Option<Connection>>,
     parts: Vec<Part>,
+    /// Of this host's zone.
+    leads: Leads,
     health: Health,
+    /// Of the store of all hosts.
+    users: StoreUsers,
     counted_at: u64,
     looked_at: u64,
     reported_at: u64,
@@ -118,15 +123,18 @@ impl Worker {
     ) -> Self {
         let now = boot_nanoseconds();
         let patience = Terms::patience_for(cluster.sync);
+        let leads = Leads::new(host.clone(), users.clone(), Arc::clone(&events));
         let mut worker = Self {
-            store: Store::new(cluster.clone(), patience),
+            store: Store::new(cluster.of_zone(), patience),
             host,
+            leads,
             link: Link::Closed,
             server: None,
             links: 0,
             looking: Some(None),
             parts: Vec::new(),
-            health: Health::new(patience, now, users),
+            health: Health::new(patience, now, &users_of(&cluster, users)),
+            users: users.clone(),
             counted_at: now,
             looked_at: 0,
             reported_at: now,
@@ -161,6 +169,7 @@ impl Worker {
     pub(super) async fn run(mut self, mut orders: UnboundedReceiver<Order>) {
         let mut sync = self.cluster.sync;
         let mut ticks = ticks(sync);
+        self.lead();
         loop {
             let soon = self.until_due();
             tokio::select! {
@@ -210,6 +219,11 @@ impl Worker {
             self.report();
             self.save(now);
         }
+    }
+
+    fn lead(&mut self) {
+        let limits = self.parts.iter().map(|part| &part.shared.definition);
+        self.leads.replace(&self.cluster, limits);
     }
 
     fn until_due(&self) -> Duration {
@@ -451,7 +465,7 @@ impl Worker {
 
     fn event(&self, what: EventKind, count: u64, reason: String) {
         self.events
-            .push(store_event(&self.cluster, what, count, reason));
+            .push(store_event(&self.cluster.of_zone(), what, count, reason));
     }
 
     fn past(&self) -> Past {
@@ -460,7 +474,9 @@ impl Worker {
 
     fn report(&self) {
         let health = &self.health;
+        let (zone, refused) = self.leads.status().unzip();
         let status = ClusterStatus {
+            zone,
             hosts: self
                 .parts
                 .iter()
@@ -472,9 +488,10 @@ impl Worker {
                 .iter()
                 .map(|part| part.status(&self.cluster))
                 .collect(),
-            ..health.status(&self.cluster)
+            ..health.status(&self.cluster.of_zone())
         };
-        let notes = self.parts.iter().filter_map(Part::note).collect();
+        let notes = self.parts.iter().filter_map(Part::note);
+        let notes = notes.chain(refused.unwrap_or_default()).collect();
         let shares = self
             .parts
             .iter()
@@ -521,8 +538,8 @@ impl Worker {
         let mut before = std::mem::take(&mut self.parts);
         if cluster != self.cluster {
             let patience = Terms::patience_for(cluster.sync);
-            self.store = Store::new(cluster.clone(), patience);
-            self.health = self.health.renewed(patience, now);
+            self.store = Store::new(cluster.of_zone(), patience);
+            self.health = Health::new(patience, now, &users_of(&cluster, &self.users));
             self.links += 1;
             (self.link, self.looking) = (Link::Closed, self.looking.take().map(|_| None));
             self.cluster = cluster;
@@ -538,6 +555,7 @@ impl Worker {
             };
             self.parts.push(part);
         }
+        self.lead();
         self.report();
         let Link::Open(connection) = &self.link else {
             return;
@@ -560,12 +578,24 @@ impl Worker {
             Link::Open(_) if !self.health.is_failing() => leave_reports(&mut self.parts, now),
             _ => Vec::new(),
         };
-        if let (Link::Open(connection), false) = (&self.link, reports.is_empty()) {
-            log_leave_failure(give_back(&self.store, connection, reports).await);
-        }
+        let give_back = async {
+            if let (Link::Open(connection), false) = (&self.link, reports.is_empty()) {
+                log_leave_failure(give_back(&self.store, connection, reports).await);
+            }
+        };
+        tokio::join!(self.leads.stop(), give_back);
         if let Err(error) = self.past().write(&self.directory) {
             tracing::warn!("saving the cluster's hosts for the next start failed: {error}");
         }
+    }
+}
+
+/// A zone's store fails on its own: it has no other users.
+fn users_of(cluster: &Cluster, users: &StoreUsers) -> StoreUsers {
+    if cluster.zone.is_some() {
+        StoreUsers::default()
+    } else {
+        users.clone()
     }
 }
 

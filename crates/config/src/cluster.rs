@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use redis::IntoConnectionInfo;
 
-use super::policy::WhenStoreIsDown;
+use super::policy::{ClusterMode, WhenStoreIsDown};
 use super::report::{Problems, Span, Wrong};
 use super::schema::{self, Key, Kind, Located, Mask, OneOrMore, Text};
 use super::table::Table;
@@ -25,7 +25,7 @@ const EXAMPLE: &str = "redis://127.0.0.1:6379";
 
 /// The store through which many hosts enforce limits with `cluster` together, and share bans.
 #[derive(Clone, Debug, PartialEq, Eq, schema::Table)]
-#[table(heading = "[cluster]", since = "0.1.0", check = check_node)]
+#[table(heading = "[cluster]", since = "0.1.0", check = check)]
 #[table(
     example = "[cluster]\nstore = \"redis://127.0.0.1:6379\"\nnode = \"host-1\"\n\n\
                    [[limit]]\nname = \"logins\"\nscope = \"request\"\nkey = [\"user\"]\nrate = \"600/min\"\n\
@@ -62,6 +62,46 @@ pub struct Cluster {
     /// within a second.
     #[key(default = false)]
     pub share_bans: bool,
+    /// The zone of this host, such as a data centre, written as `[cluster.zone]`. Limits with `cluster = "shares"` are divided
+    /// between zones through `store`, and within each zone through a store of its own. Limits with `cluster = "keys"` and
+    /// bans use `store`.
+    #[key(absent = "one zone")]
+    pub zone: Option<Zone>,
+}
+
+/// A part of a cluster whose hosts are near each other.
+#[derive(Clone, Debug, PartialEq, Eq, schema::Table)]
+#[table(inner, since = "0.1.0")]
+pub struct Zone {
+    /// Name of the zone, the same on all its hosts.
+    #[key(examples = ["eu"], check = check_name)]
+    pub name: String,
+    /// Address of the zone's own store, as `[cluster] store` has it.
+    #[key(examples = ["redis://10.1.0.5:6379"])]
+    pub store: OneOrMore<StoreUrl>,
+    /// Name of the master, if the zone's `store` lists Sentinels.
+    #[key(absent = "`store` is not a Sentinel", examples = ["mymaster"], check = check_name)]
+    pub sentinel: Option<String>,
+    /// Time between two exchanges between the zones, at least `[cluster] sync`: twice the round trip or more.
+    #[key(default = Duration::from_millis(500), range = (0.01, 60.0), examples = ["500ms"])]
+    pub sync: Duration,
+}
+
+impl Cluster {
+    /// The cluster of this host's zone alone, through the zone's store; the whole cluster without zones.
+    #[must_use]
+    pub fn of_zone(&self) -> Self {
+        let Some(zone) = &self.zone else {
+            return self.clone();
+        };
+        Self {
+            store: zone.store.clone(),
+            sentinel: zone.sentinel.clone(),
+            // No cluster's name has this character, so one store may serve both.
+            name: format!("{}@{}", self.name, zone.name),
+            ..self.clone()
+        }
+    }
 }
 
 /// The address of a store. `Display` and `Debug` omit its credentials.
@@ -138,17 +178,19 @@ pub fn without_credentials(text: &str) -> String {
     String::from_utf8(bytes).unwrap_or_default()
 }
 
-/// Reads `[cluster]` and checks the limits against it: (name, span, whether it has `cluster`). `has_interfaces`: bans can
-/// be enforced.
+/// Reads `[cluster]` and checks the limits against it: (name, span, its `cluster`). `has_interfaces`: bans can be enforced.
 pub fn read(
     root: &mut Table<'_, '_>,
-    limits: &[(String, Span, bool)],
+    limits: &[(String, Span, Option<ClusterMode>)],
     has_interfaces: bool,
 ) -> Option<Cluster> {
-    let cluster = schema::read_one::<Cluster>(root).map(|read| read.table);
+    let cluster = schema::read_one::<Cluster>(root).map(|read| {
+        warn_of_unused_zone(&read, limits, root.problems);
+        read.table
+    });
     match root.value("cluster") {
         None => {
-            if let Some((name, span, _)) = limits.iter().find(|(_, _, is_clusters)| *is_clusters) {
+            if let Some((name, span, _)) = limits.iter().find(|(.., mode)| mode.is_some()) {
                 let message = format!("limit {name:?} has cluster, and table [cluster] is missing");
                 let help = format!("add [cluster] store = {EXAMPLE:?}, or leave out cluster");
                 root.problems.error(span.clone(), message, help);
@@ -178,9 +220,25 @@ pub fn read(
 }
 
 /// Whether neither limits nor bans are shared. An invalid table has errors of its own.
-fn is_unused(cluster: Option<&Cluster>, limits: &[(String, Span, bool)]) -> bool {
-    !limits.iter().any(|(_, _, is_clusters)| *is_clusters)
+fn is_unused(cluster: Option<&Cluster>, limits: &[(String, Span, Option<ClusterMode>)]) -> bool {
+    !limits.iter().any(|(.., mode)| mode.is_some())
         && cluster.is_some_and(|cluster| !cluster.share_bans)
+}
+
+fn warn_of_unused_zone(
+    read: &Located<'_, Cluster>,
+    limits: &[(String, Span, Option<ClusterMode>)],
+    problems: &mut Problems,
+) {
+    let is_shared =
+        |(.., mode): &(String, Span, Option<ClusterMode>)| *mode == Some(ClusterMode::Shares);
+    if read.table.zone.is_some() && !limits.iter().any(is_shared) {
+        problems.warning(
+            read.span_of(&Cluster::ZONE),
+            "[cluster.zone] has no effect: no limit has cluster = \"shares\"",
+            "add cluster = \"shares\" to a [[limit]], or leave out [cluster.zone]; limits with cluster = \"keys\" use [cluster] store",
+        );
+    }
 }
 
 /// This host's name; empty if it is unusable in a cluster.
@@ -191,7 +249,16 @@ pub(crate) fn host_name() -> String {
     name.filter(|name| is_name(name)).unwrap_or_default()
 }
 
-fn check_node(read: &Located<'_, Cluster>, problems: &mut Problems) {
+fn check(read: &Located<'_, Cluster>, problems: &mut Problems) {
+    if let Some(zone) = &read.table.zone
+        && zone.sync < read.table.sync
+    {
+        problems.conflict(
+            read.span_of(&Cluster::ZONE),
+            "sync of [cluster.zone] is shorter than [cluster] sync: a zone cannot release its share faster than its hosts",
+            "set it to [cluster] sync or more, or leave it out",
+        );
+    }
     if read.table.node.is_empty() {
         let message = "missing key \"node\" in [cluster]: this host's name is not usable instead";
         let help = format!("add {}", Cluster::NODE.example());
@@ -219,7 +286,6 @@ pub(crate) fn check_name(text: &str, key: &Key) -> Result<(), Wrong> {
 mod tests {
     use super::*;
     use crate as config;
-    use crate::policy::ClusterMode;
     use std::path::Path;
 
     const LIMIT: &str = "[[limit]]\nname = \"a\"\nscope = \"request\"\nkey = [\"user\"]\nrate = \"10/s\"\ncluster = true\n";
@@ -300,6 +366,47 @@ mod tests {
             nix::unistd::gethostname().unwrap().into_string().ok()
         );
         assert_eq!(defaults.when_store_is_down, WhenStoreIsDown::Share);
+    }
+
+    #[test]
+    fn a_zone_has_a_store_of_its_own() {
+        let zone = |lines: &str| {
+            format!(
+                "[cluster]\nstore = \"redis://one\"\nname = \"shop\"\nsync = \"200ms\"\n\
+                 [cluster.zone]\nname = \"eu\"\nstore = \"redis://me:secret@two\"\n{lines}"
+            )
+        };
+        let text = format!("{}{LIMIT}", zone("sync = \"1s\"\n"));
+        let loaded = parse(&text).unwrap_or_else(|report| panic!("{report}"));
+        assert!(loaded.warnings.is_empty(), "{:?}", loaded.warnings);
+        let cluster = loaded.config.cluster.unwrap();
+        assert_eq!(cluster.zone.as_ref().unwrap().sync, Duration::from_secs(1));
+        let own = cluster.of_zone();
+        assert_eq!(own.name, "shop@eu");
+        assert_eq!(own.store[0].reveal(), "redis://me:secret@two");
+        let shown = format!("{cluster:?}");
+        assert!(!shown.contains("secret"), "{shown}");
+        for (lines, message) in [
+            ("sync = \"100ms\"\n", "shorter than [cluster] sync"),
+            ("stores = 1\n", "unknown key \"stores\""),
+        ] {
+            let report = parse(&format!("{}{LIMIT}", zone(lines)))
+                .map(|_| ())
+                .unwrap_err();
+            let report = report.to_string();
+            assert!(
+                report.contains(message) && !report.contains("secret"),
+                "{lines}: {report}"
+            );
+        }
+        let keys = LIMIT.replace("true", "\"keys\"");
+        let warnings = parse(&format!("{}{keys}", zone(""))).unwrap().warnings;
+        assert!(
+            warnings
+                .iter()
+                .any(|warning| warning.message.contains("[cluster.zone] has no effect")),
+            "{warnings:?}"
+        );
     }
 
     #[test]

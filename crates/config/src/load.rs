@@ -8,7 +8,9 @@ use toml::de::DeTable;
 
 use super::checks::{check_bans, check_classes, check_exchanged, check_limits, check_scopes};
 use super::group::Group;
-use super::policy::{AgentConfig, BanList, Class, Config, FleetRules, Geo, Limit, RequestLimit};
+use super::policy::{
+    AgentConfig, BanList, Class, ClusterMode, Config, FleetRules, Geo, Limit, RequestLimit,
+};
 use super::reference;
 use super::report::{self, Placed, Problems, Report, Span};
 use super::schema::{read_all, read_one};
@@ -151,14 +153,15 @@ fn read(document: &DeTable<'_>, span: Span, problems: &mut Problems) -> Option<C
     let (limits, request_limits) = requests::limits(&mut root);
     let of_packets = limits.iter().map(|read| {
         let Limit { name, cluster, .. } = &read.table;
-        (name.clone(), read.span_of(&Limit::NAME), cluster.is_some())
+        (name.clone(), read.span_of(&Limit::NAME), *cluster)
     });
     let of_requests = request_limits.iter().map(|read| {
         let RequestLimit { name, cluster, .. } = &read.table;
         let span = read.span_of(&RequestLimit::NAME);
-        (name.clone(), span, cluster.is_some())
+        (name.clone(), span, *cluster)
     });
-    let clustered: Vec<(String, Span, bool)> = of_packets.chain(of_requests).collect();
+    let clustered: Vec<(String, Span, Option<ClusterMode>)> =
+        of_packets.chain(of_requests).collect();
     let decide = requests::read_decide(&mut root, request_limits, &limits, &classes, &agent);
     let ban_lists = read_all::<BanList>(&mut root);
     let groups = read_all::<Group>(&mut root);

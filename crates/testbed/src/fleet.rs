@@ -1,6 +1,7 @@
 //! Several agents that share one limit on requests, and demand on each of them.
 
 pub mod windows;
+pub mod zones;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -149,7 +150,12 @@ impl Host {
     }
 
     /// Waits until its status is as required, at most `within`; returns how long that took.
-    pub fn until(&self, within: Duration, what: &str, is: impl Fn(&Value) -> bool) -> Duration {
+    pub fn until(
+        &self,
+        within: Duration,
+        what: &str,
+        mut is: impl FnMut(&Value) -> bool,
+    ) -> Duration {
         let start = Instant::now();
         loop {
             let cluster = self.cluster();
@@ -438,9 +444,16 @@ impl Outcome {
 pub const RATE: u64 = 1_000;
 pub const BURST: u64 = 100;
 
-/// Measures this many agents on a store, with this multiple of the limit as demand.
-pub fn measure(url: &str, hosts: usize, kept: Kept, spread: Spread, time: Duration) -> Outcome {
-    let cluster = format!("store = {url:?}\nname = \"{kept}-{hosts}-{spread:?}\"");
+/// Measures this many agents on a store, which exchange every `sync`, with demand above the limit.
+pub fn measure(
+    url: &str,
+    (hosts, sync): (usize, &str),
+    kept: Kept,
+    spread: Spread,
+    time: Duration,
+) -> Outcome {
+    let cluster =
+        format!("store = {url:?}\nsync = {sync:?}\nname = \"{kept}-{hosts}-{sync}-{spread:?}\"");
     let (together, from, times) = kept.terms();
     let limit = format!("{together}\nrate = \"{RATE}/s\"\nburst = {BURST}");
     let fleet: Vec<Host> = (0..hosts)

@@ -1,6 +1,6 @@
 //! The cluster in `weir status`.
 
-use api::cluster::SharedBansStatus;
+use api::cluster::{SharedBansStatus, ZoneStatus};
 use cluster::ClusterStatus;
 use config::human;
 
@@ -28,6 +28,9 @@ pub fn text(cluster: &ClusterStatus) -> String {
     if !cluster.limits.is_empty() {
         pairs.push(("when store is down", cluster.when_store_is_down.clone()));
         pairs.push(("hosts seen", number(cluster.hosts)));
+    }
+    if let Some(zone) = &cluster.zone {
+        pairs.push(("zone", of_zone(zone)));
     }
     if let Some(bans) = &cluster.bans {
         let SharedBansStatus {
@@ -60,6 +63,15 @@ pub fn text(cluster: &ClusterStatus) -> String {
         } else {
             limit.share_from.clone()
         };
+        let zone = limit.zone_share.map(|share| {
+            [
+                limit.name.clone(),
+                "this zone".to_owned(),
+                percent(share),
+                format!("one of {}", number(limit.zones)),
+                String::new(),
+            ]
+        });
         let demand = |demand: f64| format!("{demand:.1}/s");
         let own = [
             limit.name.clone(),
@@ -78,10 +90,26 @@ pub fn text(cluster: &ClusterStatus) -> String {
                 demand(host.demand_per_second),
             ]
         });
-        std::iter::once(own).chain(others)
+        std::iter::once(own).chain(zone).chain(others)
     });
     format!(
         "{head}\n\n{}",
         table::render(["LIMIT", "HOST", "SHARE", "FROM", "DEMAND"], 2, rows)
     )
+}
+
+/// The zone, the store of all zones, and the limits for which this host leases the zone's share.
+fn of_zone(zone: &ZoneStatus) -> String {
+    let mut text = format!("{}, of those at {}", zone.name, zone.store.join(", "));
+    if !zone.leads.is_empty() {
+        let (health, leads) = (&zone.health, zone.leads.join(", "));
+        text.push_str(&format!(" ({health}); leads it for {leads}"));
+    }
+    if let Some(error) = zone.last_error.as_ref().filter(|_| zone.failures > 0) {
+        let count = number(zone.failures);
+        text.push_str(&format!(
+            "; {count} failed requests to the store of all zones, the last: {error}"
+        ));
+    }
+    text
 }

@@ -67,8 +67,10 @@ pub fn in_effect(source: &Source, packets: Option<&PacketEngine>) -> String {
     }
     if let Some(cluster) = &config.cluster {
         let stores: Vec<String> = cluster.store.iter().map(ToString::to_string).collect();
+        let zone = cluster.zone.as_ref();
+        let zone = zone.map_or(String::new(), |zone| format!(" in zone {}", zone.name));
         parts.push(format!(
-            "sharing limits with other hosts as {} through {}",
+            "sharing limits with other hosts as {}{zone} through {}",
             cluster.node,
             stores.join(", ")
         ));

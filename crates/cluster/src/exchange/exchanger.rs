@@ -90,6 +90,7 @@ impl Exchanger {
                 max_hot_keys: next.max_hot_keys,
                 when_store_is_down: next.when_store_is_down,
                 share_bans: next.share_bans,
+                zone: next.zone.clone(),
                 ..current.clone()
             };
             current == *next

@@ -581,6 +581,7 @@ impl Worker {
                     share: store.share().unwrap_or(Share::WHOLE).factor(),
                     share_from: share_from.clone(),
                     hosts: self.peer.hosts(),
+                    zones: 1,
                     ..ClusterLimitStatus::default()
                 });
             }
@@ -597,6 +598,7 @@ impl Worker {
                 mode: ClusterMode::Keys.to_string(),
                 share_from: share_from.clone(),
                 hosts: self.peer.hosts(),
+                zones: 1,
                 keys_exchanged: exchanged,
                 keys_local: local as u64,
                 ..ClusterLimitStatus::default()

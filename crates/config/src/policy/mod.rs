@@ -18,7 +18,7 @@ pub use crate::agent::{
 pub use crate::ban_list::{BanList, Column, ListAction, ListFormat, ListSource};
 pub use crate::check_headers::{CheckHeaders, HeaderName};
 pub use crate::class::{Class, Service, class_name, class_of};
-pub use crate::cluster::{Cluster, StoreUrl};
+pub use crate::cluster::{Cluster, StoreUrl, Zone};
 pub use crate::crowdsec::{CrowdSec, Machine, Secret};
 pub use crate::decide::{Decide, Endpoint};
 pub use crate::escalate::Escalate;

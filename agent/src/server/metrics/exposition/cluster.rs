@@ -43,6 +43,13 @@ impl Page<'_> {
                 .filter(|(_, limit)| limit.mode != "keys")
                 .map(|(name, limit)| ([name], limit.share)),
         )?;
+        let of_zones = each().filter_map(|(name, limit)| Some(([name], limit.zone_share?)));
+        self.ratio(
+            "weir_cluster_zone_share_ratio",
+            "The share of this host's zone of a limit: 1 is all of it.",
+            ["limit"],
+            of_zones,
+        )?;
         self.gauge(
             "weir_cluster_share_leased",
             "1 while the share is a lease or keys are exchanged, 0 while it is the share without the store.",

@@ -445,6 +445,7 @@ fn a_cluster_is_exported_limit_by_limit() {
     let limit = |name: &str, from: &str| ClusterLimitStatus {
         name: name.to_owned(),
         share: 0.25,
+        zone_share: Some(0.5),
         share_from: from.to_owned(),
         hosts: 4,
         failures: 3,
@@ -468,6 +469,7 @@ fn a_cluster_is_exported_limit_by_limit() {
     for (name, leased) in [("a", 1.0), ("b", 0.0)] {
         let of = |metric| value(&text, metric, &[("limit", name)]);
         assert_eq!(of("weir_cluster_share_ratio"), Some(0.25));
+        assert_eq!(of("weir_cluster_zone_share_ratio"), Some(0.5));
         assert_eq!(of("weir_cluster_share_leased"), Some(leased));
         assert_eq!(of("weir_cluster_hosts"), Some(4.0));
         assert_eq!(of("weir_cluster_renewals_failed_total"), Some(3.0));

@@ -58,7 +58,7 @@ fn main() {
     }
     for spread in Spread::ALL {
         let zones = Zones::start(2, 2, FAR, "");
-        zones.joined();
+        zones.divided();
         let outcome = drive(&zones.hosts, spread, 2.5, time);
         row(ZONES, "100ms, 500ms", spread, 4, &outcome);
     }

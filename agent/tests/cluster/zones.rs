@@ -36,7 +36,7 @@ fn within_the_limit(event: &str, outcome: &Outcome) {
 
 fn zones_hold_one_limit_and_wait_for_no_other_zone() {
     let zones = Zones::start(2, 2, FAR, "");
-    zones.joined();
+    zones.divided();
     for spread in [Spread::Even, Spread::Skewed] {
         let outcome = drive(&zones.hosts, spread, 2.5, Duration::from_secs(4));
         let event =
@@ -60,7 +60,7 @@ fn zones_hold_one_limit_and_wait_for_no_other_zone() {
 
 fn a_zone_that_is_cut_off_divides_its_part_among_its_hosts() {
     let zones = Zones::start(2, 2, FAR, "");
-    zones.joined();
+    zones.divided();
     zones.all.hang();
     // By the limit: the leases of both zones end, and a lease later each has a half.
     let half = |host: &Host, cluster: &Value| {
@@ -104,7 +104,7 @@ fn lead(hosts: &[Host]) -> Option<usize> {
 
 fn another_host_leads_a_zone_whose_lead_is_killed() {
     let mut zones = Zones::start(2, 2, FAR, "");
-    zones.joined();
+    zones.divided();
     let begun = Instant::now();
     let first = lead(&zones.hosts[..2]).unwrap();
     zones.hosts[first].stop(Signal::SIGKILL);
@@ -117,7 +117,7 @@ fn another_host_leads_a_zone_whose_lead_is_killed() {
     println!("another host leads after {:?}", begun.elapsed());
     let restarted = zones.host(first);
     zones.hosts[first] = restarted;
-    zones.joined();
+    zones.divided();
     let outcome = drive(&zones.hosts, Spread::Even, 2.5, Duration::from_secs(4));
     within_the_limit(
         "a host that leads its zone is killed, and starts again",
@@ -133,7 +133,7 @@ fn another_host_leads_a_zone_whose_lead_is_killed() {
 
 fn a_zone_whose_store_is_emptied_keeps_its_share() {
     let zones = Zones::start(2, 2, FAR, "");
-    zones.joined();
+    zones.divided();
     let (passed, limit) = std::thread::scope(|scope| {
         let events = scope.spawn(|| {
             for _ in 0..4 {
@@ -152,7 +152,7 @@ fn a_zone_whose_store_is_emptied_keeps_its_share() {
 
 fn a_zone_that_loses_its_store_has_its_part_on_each_host() {
     let zones = Zones::start(2, 2, FAR, "");
-    zones.joined();
+    zones.divided();
     zones.stores[0].hang();
     // Two zones, and two hosts in this one.
     for host in &zones.hosts[..2] {

@@ -404,6 +404,12 @@ impl Member {
         Self { ends, ..self }
     }
 
+    /// The same member, whose requests follow those of an earlier one of its name.
+    #[must_use]
+    pub fn following(self, sequence: u64) -> Self {
+        Self { sequence, ..self }
+    }
+
     /// The instant of the next request.
     #[must_use]
     pub const fn next(&self) -> u64 {

@@ -13,7 +13,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 use super::claim;
-use super::link::{Link, Opened};
+use super::link::{self, Link, Opened};
 use super::zone_member::ZoneMember;
 use crate::connect::Connection;
 use crate::error::StoreError;
@@ -299,16 +299,17 @@ impl LimitLead {
     /// Does what is due, or waits for it.
     async fn go_on(&mut self) {
         let now = boot_nanoseconds();
-        let is_done = if self.member.claims(now) {
+        let has_sent = if self.member.claims(now) {
             self.claim().await
         } else if self.member.is_due(now) {
             self.lease().await
         } else {
-            false
-        };
-        if !is_done {
-            let wait = Duration::from_nanos(self.member.next().saturating_sub(now));
+            let wait = Duration::from_nanos(self.member.next(now).saturating_sub(now));
             tokio::time::sleep(wait.clamp(SHORTEST_WAIT, self.stores.zone.sync)).await;
+            true
+        };
+        if !has_sent {
+            tokio::time::sleep(link::PAUSE).await;
         }
     }
 

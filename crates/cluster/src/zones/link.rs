@@ -8,7 +8,7 @@ use crate::error::StoreError;
 use crate::store::Store;
 
 /// After a failed attempt to connect, the next one follows after this time.
-const PAUSE: Duration = Duration::from_millis(100);
+pub(super) const PAUSE: Duration = Duration::from_millis(100);
 
 /// A connection, opened when it is needed. Nobody waits for that.
 pub(super) struct Link {

@@ -30,19 +30,20 @@ pub struct ZoneMember {
     host: String,
     zone: String,
     term: Option<Term>,
-    /// The terms that have begun: each leases under a name of its own.
-    terms_begun: u64,
     claim_at: u64,
+    /// Whether the last claim has no reply yet.
+    is_unanswered: bool,
     /// The zones and the epoch that were seen last: the zone's store may lose them.
     seen: Option<(u64, u64)>,
-    /// When the ledger was first without the share that was seen.
+    /// Whether the zone's ledger has had a share, and when it was first without.
+    has_share: bool,
     lost_at: Option<u64>,
 }
 
 /// While the host leads.
 #[derive(Clone, Debug)]
 struct Term {
-    /// The name under which the zone leases.
+    /// The name under which the zone leases: that of the lead before, so that the zone is one member.
     name: String,
     member: Member,
     /// The host leads until then, by its clock.
@@ -57,6 +58,8 @@ struct Term {
     sequence: u64,
     /// The sequence and the share of the claim that has no reply yet.
     sent: Option<(u64, u64)>,
+    /// The share that was written or sent last.
+    share: u64,
     /// The reserve in the last request, and what that said that the zone applies.
     reported: u64,
     applied: u64,
@@ -111,9 +114,10 @@ impl ZoneMember {
             host,
             zone: zone.to_owned(),
             term: None,
-            terms_begun: 0,
             claim_at: now,
+            is_unanswered: false,
             seen: None,
+            has_share: false,
             lost_at: None,
         }
     }
@@ -125,16 +129,16 @@ impl ZoneMember {
 
     /// The instant of the next claim or request.
     #[must_use]
-    pub fn next(&self) -> u64 {
+    pub fn next(&self, now: u64) -> u64 {
         let of_term = |term: &Term| {
             if term.reserve < term.reported {
-                0
+                now
             } else {
                 term.member.next()
             }
         };
-        let request = self.term.as_ref().map_or(u64::MAX, of_term);
-        self.claim_at.min(request)
+        let term = self.term.as_ref().filter(|_| self.leads(now));
+        self.claim_at.min(term.map_or(u64::MAX, of_term))
     }
 
     #[must_use]
@@ -144,34 +148,39 @@ impl ZoneMember {
 
     /// The claim at `now`, with the zone's share.
     pub fn claim(&mut self, now: u64) -> Claim {
-        self.claim_at = now + self.terms.sync.as_nanos() as u64;
-        let is_lost_for_long = |at: u64| now.saturating_sub(at) >= self.claim_lasts;
-        if self.lost_at.is_some_and(is_lost_for_long) {
-            (self.seen, self.lost_at) = (None, None);
-        }
+        // Hosts have no lease while their ledger lacks the zone's share.
+        let sync = self.terms.sync.as_nanos() as u64;
+        self.claim_at = now + sync.min(self.host_lease / 2);
         let lease = self.terms.lease.as_nanos() as u64;
-        let share = self
-            .term
-            .as_mut()
-            .and_then(|term| term.share((lease, self.host_lease), now));
+        // A store that has not replied may have stood still, and its clock: the next claim reads it.
+        let is_unanswered = std::mem::replace(&mut self.is_unanswered, true);
+        let share = self.term.as_mut().and_then(|term| {
+            term.sent = None;
+            if is_unanswered {
+                return None;
+            }
+            term.share((lease, self.host_lease), now)
+        });
         Claim {
             host: self.host.clone(),
             lasts: self.claim_lasts / MILLISECOND,
             lease: self.host_lease / MILLISECOND,
-            has_seen: self.seen.is_some(),
+            has_seen: self.has_share && self.term.is_none(),
             share,
         }
     }
 
     /// Applies the reply to the claim of `asked`.
     pub fn claimed(&mut self, asked: u64, reply: &ClaimReply, now: u64) {
-        match &reply.before {
-            Some(before) if before.epoch != 0 => {
-                (self.seen, self.lost_at) = (Some((before.zones, before.epoch)), None);
+        self.is_unanswered = false;
+        if let Some(before) = &reply.before {
+            (self.has_share, self.lost_at) = (true, None);
+            if before.epoch != 0 {
+                self.seen = Some((before.zones, before.epoch));
             }
-            Some(_) => {}
-            None if self.seen.is_some() => _ = self.lost_at.get_or_insert(now),
-            None => {}
+        } else if self.has_share {
+            let lost_at = *self.lost_at.get_or_insert(now);
+            self.has_share = now.saturating_sub(lost_at) < self.claim_lasts;
         }
         if !reply.leads {
             self.term = None;
@@ -183,18 +192,24 @@ impl ZoneMember {
             received: now,
         };
         if self.term.is_none() {
-            self.terms_begun += 1;
-            let name = format!("{}/{}.{}", self.zone, self.host, self.terms_begun);
+            let name = match &reply.before {
+                Some(before) => before.member.clone(),
+                None => format!("{}/{}.{}", self.zone, self.host, reply.at),
+            };
             let new = Member::new(self.terms.clone(), name.clone(), Usage::default(), now);
             self.term = Some(Term::begin(name, new, self.seen, clock, reply));
         }
         let Some(term) = &mut self.term else { return };
         term.until = asked + self.claim_lasts;
         term.clock = clock;
+        let wrote = term.sent.is_some();
         let share = term.claimed(reply, self.host_lease, now);
         // Hosts release what is above the zone's share within a few of their syncs.
         if term.reserve > share {
             self.claim_at = self.claim_at.min(now + self.host_lease / 10);
+        }
+        if !wrote && term.member.state() == LeaseState::Leased {
+            self.claim_at = now;
         }
     }
 
@@ -234,10 +249,10 @@ impl ZoneMember {
     /// Applies the reply to the request of `asked`. The next claim writes it.
     pub fn granted(&mut self, asked: u64, grant: &Grant, now: u64) {
         if let Some(term) = &mut self.term {
-            // While no share may grow, no other zone could have what this one releases; the ledger has what it applies.
+            // While no share may grow, no other zone could have what this one releases.
             let keeps = grant.is_quiet && grant.held <= Share::PARTS;
             let share = if keeps {
-                grant.share.max(term.applied)
+                grant.share.max(term.applied.min(term.share))
             } else {
                 grant.share
             };
@@ -271,7 +286,7 @@ impl ZoneMember {
             host: self.host.clone(),
             lasts: 0,
             lease: self.host_lease / MILLISECOND,
-            has_seen: self.seen.is_some(),
+            has_seen: false,
             share: None,
         }
     }
@@ -296,7 +311,10 @@ impl Term {
             epoch,
         });
         let ends = before.map_or(clock.received, |before| clock.instant_of(before.ends));
-        let mut member = Member::after(past.as_ref(), 1, new).ending(ends);
+        // The instant of the zone's ledger is later in each term: a thousand requests fit into a millisecond.
+        let mut member = Member::after(past.as_ref(), 1, new)
+            .ending(ends)
+            .following(reply.at * 1_000);
         // It may request from another server than the previous lead.
         member.reconnected();
         let written = before.map_or(0, |before| before.sequence);
@@ -306,6 +324,7 @@ impl Term {
             until: 0,
             clock,
             reserve: share.unwrap_or(0),
+            share: share.unwrap_or(0),
             unsettled_until: 0,
             written,
             sequence: written,
@@ -318,7 +337,6 @@ impl Term {
 
     /// The zone's share, unless the previous lead's is in effect, or none is known.
     fn share(&mut self, (lease, host_lease): (u64, u64), now: u64) -> Option<ZoneShare> {
-        self.sent = None;
         let in_effect = self.member.in_effect(now);
         let ends = self.member.ends();
         let lasts_until = match self.member.state() {
@@ -328,6 +346,11 @@ impl Term {
             LeaseState::Joining | LeaseState::Alone => now + host_lease,
         };
         let share = parts(in_effect);
+        let grows = ends + lease + HOST_LEASES * host_lease;
+        if self.member.state() == LeaseState::Alone && share > self.share && now < grows {
+            return None;
+        }
+        self.share = share;
         self.reserve = self.reserve.max(share);
         self.sequence = self.sequence.max(self.written) + 1;
         self.sent = Some((self.sequence, share));
@@ -336,7 +359,7 @@ impl Term {
             share,
             ends: self.clock.at_least(lasts_until),
             alone: parts(self.member.alone()),
-            grows: self.clock.at_most(ends + lease + HOST_LEASES * host_lease),
+            grows: self.clock.at_most(grows),
             zones: self.member.last_hosts(),
             member: self.name.clone(),
             epoch: self.member.epoch(),

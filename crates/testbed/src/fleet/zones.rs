@@ -60,6 +60,18 @@ impl Zones {
         )
     }
 
+    /// Waits until the zones have equal shares, as without demand.
+    pub fn divided(&self) {
+        self.joined();
+        let equal = 1.0 / self.stores.len() as f64;
+        for host in &self.hosts {
+            host.until(PATIENCE, "with an equal share of its zone", |cluster| {
+                let share = cluster["limits"][0]["zone_share"].as_f64();
+                share.is_some_and(|share| (share - equal).abs() < 0.01)
+            });
+        }
+    }
+
     /// Waits until each host has a lease, and knows of all zones and of the hosts of its own.
     pub fn joined(&self) {
         let zones = self.stores.len();

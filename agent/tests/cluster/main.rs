@@ -5,6 +5,7 @@ mod bans;
 mod carry;
 mod clock;
 mod failover;
+mod few;
 mod joins;
 mod keys;
 mod ledger;
@@ -60,6 +61,7 @@ fn main() {
         quotas::TESTS,
         resets::TESTS,
         joins::TESTS,
+        few::TESTS,
         outages::TESTS,
         settling::TESTS,
         ledger::TESTS,

@@ -15,6 +15,7 @@ mod resets;
 mod settling;
 mod stores;
 mod trouble;
+mod zone_changes;
 mod zones;
 
 use std::time::Duration;
@@ -72,6 +73,7 @@ fn main() {
         failover::TESTS,
         bans::TESTS,
         zones::TESTS,
+        zone_changes::TESTS,
     ];
     let no_clock = clock::obstacle();
     if let Some(reason) = no_clock {

@@ -277,7 +277,7 @@ fn a_reload_of_the_cluster_resets_no_quota() {
 }
 
 /// Redis' default at `maxmemory`: writes that need memory are errors.
-fn fill(redis: &Redis) {
+pub fn fill(redis: &Redis) {
     assert_eq!(
         redis.cli(&["config", "set", "maxmemory-policy", "noeviction"]),
         "OK"

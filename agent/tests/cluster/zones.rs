@@ -93,7 +93,7 @@ fn a_zone_that_is_cut_off_divides_its_part_among_its_hosts() {
 }
 
 /// The host of a zone that leads it.
-fn lead(hosts: &[Host]) -> Option<usize> {
+pub fn lead(hosts: &[Host]) -> Option<usize> {
     let leads = |host: &Host| {
         host.cluster()["zone"]["leads"]
             .as_array()

@@ -470,12 +470,17 @@ pub fn measure(
 
 /// Sends this multiple of the limit as demand to a fleet for some time.
 pub fn drive(fleet: &[Host], spread: Spread, times: f64, time: Duration) -> Outcome {
+    drive_some(&fleet.iter().collect::<Vec<_>>(), spread, times, time)
+}
+
+/// The same to some hosts of a fleet.
+pub fn drive_some(fleet: &[&Host], spread: Spread, times: f64, time: Duration) -> Outcome {
     let hosts = fleet.len();
     // Each uses its part of the burst first; then the limit is the refill.
     let start = Instant::now();
     let demand = times * RATE as f64;
     let counts: Vec<(u64, u64, Duration)> = thread::scope(|scope| {
-        let drive = |(nth, host): (usize, &Host)| {
+        let drive = |(nth, host): (usize, &&Host)| {
             let mut asker = host.connect();
             scope.spawn(move || {
                 let (mut due, mut asked, mut passed) = (0.0, 0u64, 0u64);
@@ -515,6 +520,6 @@ pub fn drive(fleet: &[Host], spread: Spread, times: f64, time: Duration) -> Outc
         passed,
         limit: BURST as f64 + RATE as f64 * seconds,
         late,
-        gone: fleet.iter().map(Host::times_gone).sum(),
+        gone: fleet.iter().map(|host| host.times_gone()).sum(),
     }
 }

@@ -42,22 +42,28 @@ impl Zones {
 
     /// Starts a host of a number.
     pub fn host(&self, nth: usize) -> Host {
-        let limit = format!("cluster = \"shares\"\nrate = \"{RATE}/s\"\nburst = {BURST}");
         Host::start(
             &format!("host-{nth}"),
             &self.cluster(nth / self.each),
-            &limit,
+            &Self::limit(),
         )
     }
 
+    /// The lines of the limit.
+    pub fn limit() -> String {
+        format!("cluster = \"shares\"\nrate = \"{RATE}/s\"\nburst = {BURST}")
+    }
+
     /// The lines of `[cluster]` for a zone's hosts.
-    fn cluster(&self, zone: usize) -> String {
-        format!(
-            "store = \"redis://{}\"\n{}\n[cluster.zone]\nname = \"zone-{zone}\"\nstore = {:?}\n",
-            self.far,
-            self.lines,
-            self.stores[zone].url()
-        )
+    pub fn cluster(&self, zone: usize) -> String {
+        let own = self.stores[zone].url();
+        let cluster = self.without_zones();
+        format!("{cluster}[cluster.zone]\nname = \"zone-{zone}\"\nstore = {own:?}\n")
+    }
+
+    /// The same without zones.
+    pub fn without_zones(&self) -> String {
+        format!("store = \"redis://{}\"\n{}\n", self.far, self.lines)
     }
 
     /// Waits until the zones have equal shares, as without demand.

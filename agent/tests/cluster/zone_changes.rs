@@ -1,18 +1,18 @@
 //! Zones whose hosts, configs and stores change while demand is above the limit: no more than the limit passes.
 
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 use testbed::fleet::zones::Zones;
-use testbed::fleet::{Host, Outcome, Spread, drive, passed_during};
+use testbed::fleet::{Asker, Host, Spread, drive, drive_some, passed_during};
 use testbed::redis::Redis;
 use testbed::tests;
 use testbed::trials::Test;
 use testbed::wait::PATIENCE;
 
 use crate::quotas::fill;
-use crate::zones::lead;
+use crate::zones::{lead, within_the_limit};
 
 pub const TESTS: &[Test] = tests![
     hosts_that_get_a_zone_one_after_the_other_pass_the_limit,
@@ -38,19 +38,14 @@ fn two_zones() -> Zones {
 
 /// Measures demand of two and a half times the limit on hosts while something happens, and that no more than the limit
 /// passes.
-fn holds(event: &str, hosts: &[Host], events: impl FnOnce() + Send) -> Outcome {
+fn holds(event: &str, hosts: &[Host], events: impl FnOnce() + Send) {
     let outcome = thread::scope(|scope| {
         let events = scope.spawn(events);
         let outcome = drive(hosts, Spread::Even, 2.5, TIME);
         events.join().unwrap();
         outcome
     });
-    passed_during(event, outcome.passed, outcome.limit as u64);
-    assert!(
-        outcome.passed as f64 <= outcome.limit * 1.1,
-        "{event}: {outcome:?}"
-    );
-    outcome
+    within_the_limit(event, &outcome);
 }
 
 /// A rolling change of all hosts, with half a second for each.
@@ -95,14 +90,9 @@ fn a_lead_that_stands_still_adds_nothing() {
     let driven = [1 - first, 2, 3].map(|nth| others[nth]);
     // A client of a host that stands still would wait for it.
     hosts[first].signal(Signal::SIGSTOP);
-    let outcome = testbed::fleet::drive_some(&driven, Spread::Even, 2.5, TIME);
+    let outcome = drive_some(&driven, Spread::Even, 2.5, TIME);
     hosts[first].signal(Signal::SIGCONT);
-    let event = "the host that leads a zone stands still for 6 s";
-    passed_during(event, outcome.passed, outcome.limit as u64);
-    assert!(
-        outcome.passed as f64 <= outcome.limit * 1.1,
-        "{event}: {outcome:?}"
-    );
+    within_the_limit("the host that leads a zone stands still for 6 s", &outcome);
     holds("it goes on", hosts, || {});
 }
 
@@ -133,7 +123,7 @@ fn a_zone_whose_store_is_full_adds_nothing() {
     });
     fill(&zones.stores[0]);
     let is_noted = |host: &Host| host.notes().contains("zone");
-    let begun = std::time::Instant::now();
+    let begun = Instant::now();
     while !zones.hosts[..2].iter().any(is_noted) {
         assert!(begun.elapsed() < PATIENCE, "{}", zones.hosts[0].notes());
         thread::sleep(Duration::from_millis(50));
@@ -168,8 +158,7 @@ fn one_server_may_be_the_store_of_all_and_of_a_zone() {
             limit["zones"] == 2 && limit["hosts"] == 2 && limit["zone_share"] != 1.0
         });
     }
-    let outcome = holds("one server for all zones", &hosts, || {});
-    assert!(outcome.passed > outcome.limit as u64 / 2, "{outcome:?}");
+    holds("one server for all zones", &hosts, || {});
 }
 
 fn a_third_zone_joins_and_leaves() {
@@ -177,13 +166,8 @@ fn a_third_zone_joins_and_leaves() {
     zones.divided();
     zones.hosts[2].stop(Signal::SIGTERM);
     let two: Vec<&Host> = zones.hosts[..2].iter().collect();
-    let outcome = testbed::fleet::drive_some(&two, Spread::Even, 2.5, TIME);
-    passed_during(
-        "one of three zones leaves",
-        outcome.passed,
-        outcome.limit as u64,
-    );
-    assert!(outcome.passed as f64 <= outcome.limit * 1.1, "{outcome:?}");
+    let outcome = drive_some(&two, Spread::Even, 2.5, TIME);
+    within_the_limit("one of three zones leaves", &outcome);
     let third = zones.host(2);
     zones.hosts[2] = third;
     holds("one of three zones joins", &zones.hosts, || {});
@@ -214,7 +198,7 @@ fn limits_by_key_beside_zones_use_the_store_of_all() {
     let mut passed = 0;
     for _ in 0..40 {
         for host in &zones.hosts {
-            let questions = (0..10).map(|_| testbed::fleet::Asker::question_to("quota", "one"));
+            let questions = (0..10).map(|_| Asker::question_to("quota", "one"));
             let allowed = host.connect().ask_all(questions);
             passed += allowed.into_iter().filter(|allowed| *allowed).count();
         }

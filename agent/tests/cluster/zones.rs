@@ -25,7 +25,8 @@ fn limit(cluster: &Value) -> &Value {
     &cluster["limits"][0]
 }
 
-fn within_the_limit(event: &str, outcome: &Outcome) {
+/// That no more than the limit has passed during an event.
+pub fn within_the_limit(event: &str, outcome: &Outcome) {
     passed_during(event, outcome.passed, outcome.limit as u64);
     assert!(
         outcome.passed as f64 <= outcome.limit * 1.1,

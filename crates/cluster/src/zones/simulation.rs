@@ -133,14 +133,22 @@ impl World {
         world
     }
 
-    fn host(&mut self) -> Host {
+    /// A new host's members, or those of an agent's next run.
+    fn members(&mut self) -> (Member, ZoneMember) {
         self.runs += 1;
-        let run = format!("host/{}", self.runs);
-        let sync = Duration::from_millis(500);
+        let (run, sync) = (format!("host/{}", self.runs), Duration::from_millis(500));
+        (
+            Member::new(self.terms.clone(), run.clone(), Usage::default(), self.now),
+            ZoneMember::new(&self.terms, sync, "zone", run, self.now),
+        )
+    }
+
+    fn host(&mut self) -> Host {
+        let (member, lead) = self.members();
         Host {
             run: self.runs,
-            member: Member::new(self.terms.clone(), run.clone(), Usage::default(), self.now),
-            lead: ZoneMember::new(&self.terms, sync, "zone", run, self.now),
+            member,
+            lead,
             usage: Usage::default(),
             wanted: 0.0,
             refused: 0.0,
@@ -151,12 +159,7 @@ impl World {
     }
 
     fn reload(&mut self, zone: usize, host: usize) {
-        self.runs += 1;
-        let (name, sync) = (format!("host/{}", self.runs), Duration::from_millis(500));
-        let (asked, new) = (
-            self.now,
-            ZoneMember::new(&self.terms, sync, "zone", name, self.now),
-        );
+        let (asked, (_, new)) = (self.now, self.members());
         let known = &mut self.zones[zone].hosts[host];
         let claim = std::mem::replace(&mut known.lead, new).leave();
         known.leads = None;

@@ -65,9 +65,12 @@ fn a_zone_that_is_cut_off_divides_its_part_among_its_hosts() {
     zones.all.hang();
     // By the limit: the leases of both zones end, and a lease later each has a half.
     let half = |host: &Host, cluster: &Value| {
-        let of_zone = limit(cluster)["zone_share"].as_f64().unwrap();
-        assert!(of_zone <= 1.0, "{}", host.said());
-        (of_zone - 0.5).abs() < 1e-6
+        // A host without a lease knows no share of its zone.
+        let of_zone = limit(cluster)["zone_share"].as_f64();
+        of_zone.is_some_and(|of_zone| {
+            assert!(of_zone <= 1.0, "{}", host.said());
+            (of_zone - 0.5).abs() < 1e-6
+        })
     };
     // All demand on one host of each zone: it has nearly all of the zone's part.
     for (nth, host) in zones.hosts.iter().enumerate().step_by(2) {
@@ -89,7 +92,8 @@ fn a_zone_that_is_cut_off_divides_its_part_among_its_hosts() {
     let mut asker = zones.hosts[0].connect();
     zones.hosts[0].until(PATIENCE, "most of the limit in one zone", |cluster| {
         asker.ask(50);
-        limit(cluster)["zone_share"].as_f64().unwrap() > 0.8
+        let of_zone = limit(cluster)["zone_share"].as_f64();
+        of_zone.is_some_and(|of_zone| of_zone > 0.8)
     });
 }
 
@@ -135,7 +139,7 @@ fn another_host_leads_a_zone_whose_lead_is_killed() {
 fn a_zone_whose_store_is_emptied_keeps_its_share() {
     let zones = Zones::start(2, 2, FAR, "");
     zones.divided();
-    let (passed, limit) = std::thread::scope(|scope| {
+    let passed = std::thread::scope(|scope| {
         let events = scope.spawn(|| {
             for _ in 0..4 {
                 std::thread::sleep(Duration::from_millis(900));
@@ -145,9 +149,9 @@ fn a_zone_whose_store_is_emptied_keeps_its_share() {
         let outcome = drive(&zones.hosts, Spread::Skewed, 2.5, Duration::from_secs(5));
         events.join().unwrap();
         within_the_limit("a zone's store is emptied four times", &outcome);
-        (outcome.passed, outcome.limit)
+        outcome.passed
     });
-    assert!(passed as f64 <= limit * 1.1 && passed > BURST);
+    assert!(passed > BURST);
     zones.joined();
 }
 

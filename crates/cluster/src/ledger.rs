@@ -92,7 +92,7 @@ pub struct Grant {
     pub target: u64,
     /// The instant of the grant by the ledger's clock, in milliseconds.
     pub at: u64,
-    /// What all hosts' shares add up to at most, in billionths: the whole limit, or the zone's share.
+    /// The bound of the sum of all hosts' shares, in billionths: the whole limit, or the zone's share.
     pub all: u64,
     /// The zones that divide the limit.
     pub zones: u64,

@@ -201,7 +201,9 @@ impl Member {
         }
     }
 
-    fn fallback(&self) -> EffectiveShare {
+    /// The enforcement without the store.
+    #[must_use]
+    pub fn fallback(&self) -> EffectiveShare {
         EffectiveShare::alone(self.terms.when_store_is_down, self.hosts.most())
     }
 
@@ -386,7 +388,7 @@ impl Member {
         self.zones
     }
 
-    /// What all hosts' shares add up to at most, by the ledger's last reply: the zone's share.
+    /// The bound of the sum of all hosts' shares, by the ledger's last reply: the zone's share.
     #[must_use]
     pub const fn all(&self) -> Share {
         self.all
@@ -414,12 +416,6 @@ impl Member {
     #[must_use]
     pub const fn next(&self) -> u64 {
         self.next
-    }
-
-    /// The enforcement without the store.
-    #[must_use]
-    pub fn alone(&self) -> EffectiveShare {
-        self.fallback()
     }
 
     /// The epoch of the ledger.

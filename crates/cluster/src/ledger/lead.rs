@@ -29,7 +29,7 @@ pub struct ZoneShare {
 }
 
 impl ZoneShare {
-    /// What the hosts' shares add up to at most.
+    /// The bound of the sum of the hosts' shares.
     #[must_use]
     pub const fn share_at(&self, now: u64) -> u64 {
         if now >= self.ends && (self.alone <= self.share || now >= self.grows) {
@@ -50,7 +50,7 @@ pub struct Claim {
     pub lease: u64,
     /// Whether the host has seen a share of the zone: if the ledger has none, its lead writes it again.
     pub has_seen: bool,
-    /// What the zone's share is from now on; `None` leaves it as it is.
+    /// The zone's share from now on; `None` leaves it as it is.
     pub share: Option<ZoneShare>,
 }
 
@@ -59,7 +59,7 @@ pub struct Claim {
 pub struct ClaimReply {
     /// Whether the host leads.
     pub leads: bool,
-    /// What the zone's hosts may enforce at most, in billionths of the limit.
+    /// The most that the zone's hosts may enforce, in billionths of the limit.
     pub held: u64,
     /// The zone's demand, in billionths of the limit's rate.
     pub demand: u64,
@@ -67,7 +67,7 @@ pub struct ClaimReply {
     pub is_quiet: bool,
     /// The ledger's clock, in milliseconds.
     pub at: u64,
-    /// What was written before this claim.
+    /// The zone's share before this claim.
     pub before: Option<ZoneShare>,
 }
 

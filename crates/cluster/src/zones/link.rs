@@ -32,7 +32,7 @@ enum Held {
     Open(Connection),
 }
 
-/// What a request finds.
+/// The state of the connection for a request.
 pub(super) enum Opened {
     /// The connection, and its number.
     Open(Connection, u64),

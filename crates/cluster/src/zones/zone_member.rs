@@ -75,18 +75,18 @@ struct LedgersClock {
 }
 
 impl LedgersClock {
-    /// What it shows at an instant, or less.
+    /// Its time at an instant of this host, or an earlier one.
     const fn at_least(self, instant: u64) -> u64 {
         let before = self.received.saturating_sub(instant).div_ceil(MILLISECOND);
         (self.at + instant.saturating_sub(self.received) / MILLISECOND).saturating_sub(before)
     }
 
-    /// What it shows at an instant, or more.
+    /// Its time at an instant of this host, or a later one.
     const fn at_most(self, instant: u64) -> u64 {
         self.at + instant.saturating_sub(self.asked).div_ceil(MILLISECOND) + 1
     }
 
-    /// The instant at which it shows this, or a later one.
+    /// This host's instant for a time of it, or a later one.
     const fn instant_of(self, at: u64) -> u64 {
         (self.received + at.saturating_sub(self.at) * MILLISECOND)
             .saturating_sub(self.at.saturating_sub(at) * MILLISECOND)
@@ -358,7 +358,7 @@ impl Term {
             sequence: self.sequence,
             share,
             ends: self.clock.at_least(lasts_until),
-            alone: parts(self.member.alone()),
+            alone: parts(self.member.fallback()),
             grows: self.clock.at_most(grows),
             zones: self.member.last_hosts(),
             member: self.name.clone(),
